@@ -13,8 +13,8 @@ and then, in a terminal, `palermo worker shop.tasks`.
 import sys
 from types import ModuleType
 
-# As typing has it, which takes as long to import as all else until the command `palermo` blocks signals: Ctrl-C shows a
-# traceback until then.
+# `typing.TYPE_CHECKING` without importing typing, which takes long: until the `palermo` command has blocked signals,
+# Ctrl-C shows a traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -82,8 +82,8 @@ __all__ = [
     "workflow",
 ]
 
-#: Where each name is. It is imported at first use: a module that only declares jobs needs few of them, and a worker's
-#: parent and the command line need none.
+#: The module of each public name. Modules are imported on first use because a program that only declares jobs needs few
+#: of them, and the command line and a worker's parent need none.
 _HOMES = {
     "Batch": "palermo.jobs.batch",
     "Client": "palermo.client.client",
@@ -128,7 +128,7 @@ _HOMES = {
 
 
 def inspector() -> "Inspector":
-    """An inspector of the default client's broker: it reads and changes queues, jobs and workers.
+    """Return an inspector, which reads and changes the queues, jobs and workers of the default client's broker.
 
     See palermo.inspector.inspector.
     """
@@ -158,12 +158,12 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> list[str]:
-    # What this module imports for its own use is not for its users.
+    # Leaves out the modules imported here for internal use.
     return sorted({*__all__, *(name for name in globals() if name.startswith("__")), "__version__"})
 
 
 class _Inspector(ModuleType):
-    """The module palermo.inspector.inspector, which can be called like the function `inspector` above."""
+    """Makes the package palermo.inspector callable, like the function `inspector` above."""
 
     def __call__(self) -> "Inspector":
         return _inspector()
@@ -171,7 +171,7 @@ class _Inspector(ModuleType):
 
 class _Package(ModuleType):
     def __setattr__(self, name: str, value: object) -> None:
-        # Importing palermo.inspector replaces the function `inspector` by the package, so the package is callable too.
+        # Importing palermo.inspector replaces the function `inspector` with the package.
         if name == "inspector" and isinstance(value, ModuleType):
             value.__class__ = _Inspector
         super().__setattr__(name, value)

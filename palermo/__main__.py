@@ -1,10 +1,10 @@
-"""The command `palermo`, which `python -m palermo` runs too."""
+"""The `palermo` command, also run by `python -m palermo`."""
 
 from palermo import blocked_signals
 
 
 def main() -> None:
-    """Run the command line. Signals that come while it is imported wait until it is known what they mean."""
+    """Run the command line. Signals that arrive during its import are blocked until their handlers are installed."""
     blocked_signals.block()
     from palermo.cli import main as commands
 

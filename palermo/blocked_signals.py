@@ -1,14 +1,13 @@
-"""The signals that a process blocks while nobody can obey them: when a command starts, and when a worker starts again.
+"""Blocks signals while a process has no handlers for them: when a command starts, and when a worker restarts.
 
-Law: it comes before all other imports, and imports only what the interpreter has in memory: `_signal` is `signal`
-without its enums, whose making takes longer than all that comes before. A blocked signal waits in the kernel, also
-across an exec, and comes when it is unblocked. A child that is forked meanwhile has the same signals blocked, so it
-unblocks them.
+Law: import this module before all others. It imports only what the interpreter has already loaded: `_signal` is
+`signal` without its enums, which are slow to build. A blocked signal stays pending in the kernel, even across an exec,
+and is delivered once it is unblocked. A forked child inherits the blocked signals and must unblock them.
 """
 
 import _signal as signal  # type: ignore[import-not-found]
 
-#: The signals that a worker obeys.
+#: The signals that a worker handles.
 OBEYED = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
     *(signal.SIGTSTP, signal.SIGTTIN, signal.SIGCONT),
@@ -16,20 +15,20 @@ OBEYED = (
 
 
 def block() -> None:
-    """Block the signals that a worker obeys, in this thread and in those that it starts from now on."""
+    """Block the worker's signals in this thread and in threads that it starts later."""
     signal.pthread_sigmask(signal.SIG_BLOCK, OBEYED)
 
 
 def are_blocked() -> bool:
-    """Whether this process has blocked them: the command line that another program runs within itself has not."""
+    """Whether this process has blocked them. It hasn't if another program runs the command line in its own process."""
     return bool(signal.SIGHUP in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 
 
 def one_waits() -> bool:
-    """Whether a blocked signal has come."""
+    """Whether a blocked signal is pending."""
     return bool(signal.sigpending())
 
 
 def unblock(numbers: tuple[int, ...] = OBEYED) -> None:
-    """Unblock them, or some of them. Those that came in the meantime come now: INT may raise KeyboardInterrupt here."""
+    """Unblock these signals. Pending ones are delivered now, so INT may raise KeyboardInterrupt here."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)

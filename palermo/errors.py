@@ -57,7 +57,7 @@ the value, and what to do about it.
 class PalermoError(Exception):
     """The base class. ``except palermo.PalermoError`` catches everything that Palermo itself raises."""
 
-    #: The number of jobs that the error is about.
+    #: Number of jobs that the error concerns.
     jobs = 1
 
 
@@ -209,7 +209,7 @@ class JobExpired(JobError):
 
 
 class DuplicateJob(JobError):
-    """Another job, `id`, has the key that this one needs. `state` says if it waits, runs or has ended."""
+    """Another job, `id`, holds this job's unique key. `state` says if that job is waiting, running or finished."""
 
     def __init__(self, text: str, *, id: str = "", state: str = "") -> None:
         super().__init__(text)
@@ -226,7 +226,7 @@ class JobCancelled(JobError):
 
 
 class WorkerDied(JobError):
-    """As many workers died while running the job as max_deaths allows. No other worker gets it."""
+    """As many workers died while running the job as max_deaths allows, so it isn't tried again."""
 
 
 class ResultError(PalermoError):
@@ -245,7 +245,7 @@ class JobFailed(ResultError):
 
 
 class ResultTimeout(ResultError, TimeoutError):
-    """The job hasn't ended within the time that the caller waits."""
+    """The job didn't end within the caller's timeout."""
 
 
 class ResultNotKept(ResultError):

@@ -1,4 +1,4 @@
-"""The event loops that Palermo makes: uvloop's if it is installed, which is faster, or else asyncio's."""
+"""Creates event loops: uvloop's if it is installed, because it is faster, otherwise asyncio's."""
 
 import asyncio
 import os
@@ -6,20 +6,20 @@ from contextlib import suppress
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A new event loop.
+    """Return a new event loop.
 
-    A standard descriptor that is closed becomes /dev/null first. Otherwise a file of the loop would get its number, and
-    uvloop aborts a process when it closes such a file.
+    Opens closed standard descriptors on /dev/null first. Otherwise one of the loop's files could get such a number, and
+    uvloop aborts the process when it closes that file.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            with suppress(OSError):  # without a descriptor left, making the loop raises too
-                os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free
+            with suppress(OSError):  # if no descriptor is left, creating the loop raises anyway
+                os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # opening uses the lowest free number
     try:
         import uvloop
-    except (ImportError, RuntimeError):  # a program that is ending cannot import it
+    except (ImportError, RuntimeError):  # importing fails during interpreter shutdown
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop

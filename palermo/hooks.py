@@ -1,4 +1,4 @@
-"""Hooks, as programs import them (docs/guides/hooks.md)."""
+"""The public names for hooks (docs/guides/hooks.md)."""
 
 from palermo.jobs.definition import JobDefinition
 from palermo.jobs.hooks import (

@@ -1,12 +1,12 @@
-"""A mypy plugin: shows mypy what `@palermo.job` adds to a class.
+"""A mypy plugin that adds `enqueue` and the related methods to classes decorated with `@palermo.job`.
 
-mypy ignores what a class decorator returns. With this in its settings
+mypy ignores the return type of class decorators. With this in its settings
 
     [tool.mypy]
     plugins = ["palermo.mypy_plugin"]
 
-a decorated class has `enqueue` and its kin with the parameters of `process`, as if it had
-been derived from palermo.JobClass, which does the same without a plugin.
+it checks the arguments of `enqueue` against the parameters of `process`. Deriving the class from palermo.JobClass has
+the same effect without a plugin.
 """
 
 from collections.abc import Callable
@@ -33,8 +33,8 @@ def _add_base(context: ClassDefContext) -> bool:
         return True
     symbol = context.api.lookup_fully_qualified_or_none(_BASE)
     if symbol is None or not isinstance(symbol.node, TypeInfo):
-        return False  # not analysed yet: mypy asks again
-    # Behind all other bases, where it shadows nothing; in front of `object`.
+        return False  # not analysed yet; mypy calls again
+    # After all other bases, so that it shadows nothing, but before `object`.
     info.bases = [base for base in info.bases if base.type.fullname != "builtins.object"] + [Instance(symbol.node, [])]
     info.mro = []
     calculate_mro(info, lambda: context.api.named_type("builtins.object", []))

@@ -1,19 +1,19 @@
-"""The index of a view: a private SQLite database in a temporary file, filled from a truth that is elsewhere.
+"""A temporary index for a view: a private SQLite database, filled from data that is stored elsewhere.
 
-Promise, in each of these cases:
+Promise:
 
-* kill -9: nothing stays. The file has no name, so the system frees its space when the process ends.
-* A full disk, or any other exception in a `write` block: the block raises, and the index is empty at once. A journal
-  that could undo half a block would double what is written, so there is none; the owner fills the index again.
+* After kill -9, nothing is left. The file has no name, so the system frees its space when the process ends.
+* If a `write` block raises, for example because the disk is full, the index is empty immediately, and its owner fills
+  it again. Undoing half a block would need a journal, which doubles the amount of data written.
 * A `read` block that fails changes nothing.
-* Several threads: one is in a block at a time, and the others wait. No thread sees half of a `write` block.
-* `close`: it waits for the block that runs, and frees the space. From then on readers find nothing, and writers get
+* Only one thread is in a block at a time, and no thread sees half of a `write` block.
+* `close` waits for the running block and frees the space. After that, readers find nothing and writers get
   StoreInvalid.
 
-No sqlite3.Error leaves a block: it becomes StoreInvalid, which names the index and says what to do.
+A block never raises sqlite3.Error: it becomes StoreInvalid, which names the index and says what to do.
 
-Cost: memory for the cache, space on the disk for all that is in it. The owner bounds what it puts in. SQLite gives
-the room of deleted rows to new rows, and to the disk only by `reset` or `close`.
+Cost: memory for the cache and disk space for the contents, which the owner must limit. SQLite reuses the space of
+deleted rows, but only `reset` and `close` return it to the disk.
 """
 
 import sqlite3
@@ -26,7 +26,7 @@ from palermo.core.failure import printable
 from palermo.core.text import fits
 from palermo.errors import StoreInvalid
 
-#: The connection to the index, for its owner.
+#: The type of the connection that owners use.
 Database = sqlite3.Connection
 
 #: In bytes.
@@ -34,14 +34,14 @@ _PAGE = 8_192
 
 
 class TempIndex:
-    """One such database. Its tables may use `fold` and `fits` in queries. Safe to share between threads."""
+    """A temporary database. Its queries may call `fold` and `fits`. Thread-safe."""
 
     def __init__(self, tables: str, *, name: str, cache_kib: int, opened: Callable[[Database], None]) -> None:
-        """Open an empty index. `tables` is the SQL that makes its tables, `name` is for messages.
+        """Open an empty index. `tables` is the SQL that creates its tables; `name` appears in error messages.
 
-        `opened` gets each new connection with its empty tables: here, after `reset`, after `close`, and after a `write`
-        block that raised. It sets back what the owner remembers of the old rows. The owner uses the connection within
-        `read` and `write` only.
+        `opened` is called with each new connection and its empty tables: here, after `reset` and `close`, and after a
+        `write` block that raised. It must clear what the owner remembers about the old rows. Use the connection only
+        within `read` and `write`.
         """
         self._tables, self._name, self._cache_kib, self._opened = tables, name, cache_kib, opened
         self._lock = threading.RLock()
@@ -51,13 +51,13 @@ class TempIndex:
 
     @contextmanager
     def read(self) -> Iterator[None]:
-        """A block of queries, which may contain a `write` block. Raises StoreInvalid."""
+        """Enter a block of queries, which may contain a `write` block. Raises StoreInvalid."""
         with self._lock, self._own_errors():
             yield
 
     @contextmanager
     def write(self) -> Iterator[None]:
-        """A block of changes, which contains no other `write` block. Raises StoreInvalid."""
+        """Enter a block of changes, which can't contain another `write` block. Raises StoreInvalid."""
         with self._lock, self._own_errors():
             if self._closed:
                 raise StoreInvalid(f"{self._name} is closed.")
@@ -72,18 +72,18 @@ class TempIndex:
                     self._empty()
 
     def reset(self) -> None:
-        """Throw all rows away, and begin with a new file. Raises StoreInvalid."""
+        """Delete all rows and start a new file. Raises StoreInvalid."""
         with self._lock, self._own_errors():
             self._empty()
 
     def close(self) -> None:
-        """Throw all away for good. May be called again."""
+        """Delete everything for good. Safe to call again."""
         with self._lock, self._own_errors():
             self._closed = True
             self._empty()
 
     def file_size(self) -> int:
-        """The size of what is in the file, in bytes. The room of deleted rows does not count."""
+        """Size of the contents in bytes, without the space of deleted rows."""
         pages = "select page_count - freelist_count from pragma_page_count, pragma_freelist_count"
         with self.read():
             return int(self._db.execute(pages).fetchone()[0]) * _PAGE
@@ -93,10 +93,10 @@ class TempIndex:
         self._db = self._open()
 
     def _open(self) -> Database:
-        # An empty name: a file of this connection alone. SQLite makes it when the cache is full, and unlinks it.
+        # With an empty name, SQLite creates a file only for this connection when the cache is full, and unlinks it.
         db = sqlite3.connect("", check_same_thread=False, isolation_level=None)
-        # Not in __del__: an owner, whose `opened` we hold, is garbage at once with us and the connection, and Python
-        # 3.13 may finalize the connection first, with a warning that nobody closed it.
+        # Not in __del__: the owner (which `opened` references), this object and the connection become garbage together,
+        # and Python 3.13 may finalize the connection first and warn that it wasn't closed.
         self._close = weakref.finalize(self, db.close)
         for pragma in (
             f"page_size = {_PAGE}",
@@ -124,5 +124,5 @@ class TempIndex:
 
 
 def fold(text: str | None) -> str:
-    """The text as filters compare it, without the difference of upper and lower case; also a function in queries."""
+    """Return the text without case differences, for comparing. Also available in queries."""
     return "" if text is None else printable(text).casefold()

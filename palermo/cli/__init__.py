@@ -1,4 +1,4 @@
-"""The command `palermo`: its subcommands, each loaded when it is called."""
+"""The `palermo` command: its subcommands, each imported when it is called."""
 
 from importlib import import_module
 
@@ -9,7 +9,7 @@ from palermo.cli.command_group import CommandGroup, imports
 from palermo.cli.options import broker_options
 from palermo.core.text import nearest
 
-#: Every command: its module, and its line in `palermo --help`. Nothing is imported to show them.
+#: Every command: its module and its line in `palermo --help`, which therefore imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
     "worker": ("palermo.cli.worker:worker", "Run jobs."),
     "enqueue": ("palermo.cli.enqueue:enqueue", "Enqueue one job and print its id."),

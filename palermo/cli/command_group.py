@@ -1,13 +1,13 @@
-"""The group of all commands: the flags that every command takes, and the exit code of every error.
+"""The group of all commands, with the common flags and the exit code of every error.
 
-    0    done; an empty listing and `--all` on nothing too
-    1    it failed
+    0    done, including an empty listing and `--all` without a match
+    1    failed
     2    wrong usage
-    3    the broker cannot be reached, or refuses us
-    4    no such id or queue, or a filter that matches nothing
+    3    the broker can't be reached or refuses the connection
+    4    an id, a queue or a filter that matches nothing
     130  interrupted by Ctrl-C
 
-Errors are one readable line on stderr, below the user's own frames where code of theirs raised; `--debug` shows the
+An error is one readable line on stderr. If the user's code raised it, its frames are printed above. `--debug` shows the
 whole traceback instead.
 """
 
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 
 FAILED, USAGE, BROKER, NOT_FOUND, INTERRUPTED = 1, 2, 3, 4, 130
 
-#: Raised by click 8.2 and later for a group without a command, with the help as its text. click 8.1 prints the help
+#: click 8.2 and later raise this for a group without a command, with the help as its text. click 8.1 prints the help
 #: itself.
 _NO_COMMAND: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 @dataclass
 class Context:
-    """The values of the common flags, and the client with these values."""
+    """The values of the common flags, and a client that uses them."""
 
     url: str | None = None
-    #: The parts of a URL, as an alternative to it.
+    #: Parts of a URL, as an alternative to `url`.
     host: str | None = None
     port: int | None = None
     user: str | None = None
@@ -64,16 +64,16 @@ class Context:
     debug: bool = False
     #: Whether to print only JSON on stdout.
     as_json: bool = False
-    #: Output of the command that may name the broker's trouble, which is then not repeated.
+    #: Output that may already describe the broker's problem, so that it isn't printed twice.
     shown: str = ""
     _client: "Client | None" = None
 
     @cached_property
     def broker_url(self) -> str | None:
-        """The URL from the flags, whole or in parts; None for that of the settings.
+        """The URL given by the flags, as a whole or in parts; None if the settings decide.
 
-        Parts without a flag come from the settings' URL, or are defaults if that names another kind of broker. It is
-        computed once, because a password file may be a pipe. Raises click.UsageError, SettingInvalid.
+        Missing parts come from the settings' URL, or are defaults if that URL is for another kind of broker. The URL is
+        computed once because a password file may be a pipe. Raises click.UsageError and SettingInvalid.
         """
         parts = (self.host, self.port, self.user, self.vhost, self.password_file)
         if all(part is None for part in parts):
@@ -95,7 +95,7 @@ class Context:
         return written(whole)
 
     def settings(self, **overrides: Any) -> "Settings":
-        """The settings of this run; flags take precedence. Raises SettingInvalid."""
+        """The settings, overridden by the flags. Raises SettingInvalid."""
         from palermo.settings.settings import Settings
 
         settings = Settings.load(url=self.broker_url, exchange=self.exchange, **overrides)
@@ -107,9 +107,9 @@ class Context:
         return settings
 
     def client(self, *, creates: bool = False) -> "Client":
-        """The client of this command; it connects on first use, and closes with the command.
+        """The command's client, which connects on first use and closes with the command.
 
-        Only a command that stores something on an unused broker `creates` an SQLite file.
+        `creates` allows it to create a missing SQLite file. Only commands that store something set it.
         """
         if self._client is None:
             from palermo.client.client import Client
@@ -119,17 +119,14 @@ class Context:
         return self._client
 
     def inspector(self, *, creates: bool = False) -> "Inspector":
-        """An inspector over the client of this command."""
+        """An inspector that uses the command's client."""
         from palermo.client.actor import Actor
         from palermo.inspector.inspector import Inspector
 
         return Inspector(self.client(creates=creates), Actor.here("cli"))
 
     def _close(self) -> None:
-        """Close the client, and name the broker's trouble unless the command's output or error already has.
-
-        An error that says what the broker refuses is also enough.
-        """
+        """Close the client, and print the broker's problem unless the command's output or error has mentioned it."""
         client, error = self.client(), sys.exception()
         trouble = None if isinstance(error, BrokerRefused) else client.trouble
         if trouble is not None and trouble.cause not in f"{error}{self.shown}":
@@ -138,7 +135,7 @@ class Context:
 
 
 def _password_in(path: str) -> str:
-    """The first line of a file. Raises click.UsageError."""
+    """Return the first line of a file. Raises click.UsageError."""
     try:
         with open(path, encoding="utf-8") as file:
             password = file.readline().rstrip("\r\n")
@@ -156,12 +153,12 @@ def note(text: str) -> None:
 
 
 def misuse(text: str) -> click.UsageError:
-    """The error for incorrect usage of the running command."""
+    """Return the error for incorrect usage of the running command."""
     return click.UsageError(text, click.get_current_context())
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code an error ends the command with."""
+    """Return the exit code for an error."""
     match error:
         case UsageError():
             return USAGE
@@ -176,7 +173,7 @@ def exit_code(error: BaseException) -> int:
 
 
 class CommandGroup(click.Group):
-    """A group that always ends with an exit code of the table above, and shows a traceback only on request."""
+    """A command group that always exits with a code from the table above."""
 
     def main(
         self,
@@ -192,17 +189,18 @@ class CommandGroup(click.Group):
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
-            # click returns the code of an Exit, and None from a command that completed.
+            # click returns the code of an Exit, or None if the command completed.
             code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()
         except BrokenPipeError:
             _close_stdout()
             code = FAILED
-        except (Exception, KeyboardInterrupt) as error:  # any error of a command becomes one line
+        except (Exception, KeyboardInterrupt) as error:  # every error of a command becomes one line
             code = _report(error, debug=context.debug)
         if args is None:
             _die_of_interrupts()
-            # The interpreter scans all objects several times before it ends, which takes longer than the rest.
+            # Otherwise the interpreter scans all objects several times as it exits, which takes longer than the rest of
+            # the exit.
             gc.freeze()
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -226,7 +224,7 @@ def _report(error: Exception | KeyboardInterrupt, *, debug: bool) -> int:
         case click.UsageError():
             text = error.format_message()
             path = error.ctx.command_path if error.ctx else "palermo"
-            # click ends some of its sentences with a question: "(Did you mean one of: '--debug', '--queue'?)."
+            # Some of click's messages end with a question: "(Did you mean one of: '--debug', '--queue'?)."
             end = "" if text.rstrip(".").endswith("?") else "."
             line = f"{text.rstrip('.')}{end} See `{path} --help`."
         case click.ClickException():
@@ -243,7 +241,7 @@ def _report(error: Exception | KeyboardInterrupt, *, debug: bool) -> int:
 
 @contextmanager
 def imports() -> Iterator[None]:
-    """Disable the garbage collector during large imports: it would scan objects that are permanent."""
+    """Disable the garbage collector during large imports, because the new objects are permanent."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -254,10 +252,10 @@ def imports() -> Iterator[None]:
 
 
 def _set_up_process() -> None:
-    """Set up the process: hide passwords in its title, and allow any text on any terminal.
+    """Hide passwords in the process title, and make output of any text safe on any terminal.
 
-    A closed standard stream becomes /dev/null: another file would get its number, and uvloop aborts a process whose
-    files have it.
+    A closed standard stream is opened on /dev/null. Otherwise another file could get its number, and uvloop aborts a
+    process whose own files have the numbers of standard streams.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -265,7 +263,7 @@ def _set_up_process() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    # Each word is masked separately, with its spaces replaced, because a password may contain spaces.
+    # Mask each word separately, with its spaces replaced, because a password may contain spaces.
     shown = [masked(word.replace(" ", "_")) if "://" in word else word for word in sys.argv]
     if shown != sys.argv:
         from setproctitle import setproctitle
@@ -275,7 +273,7 @@ def _set_up_process() -> None:
 
 @contextmanager
 def on_interrupt(handler: Callable[..., None]) -> Iterator[None]:
-    """Call this on Ctrl-C instead of raising KeyboardInterrupt."""
+    """Call `handler` on Ctrl-C instead of raising KeyboardInterrupt."""
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not is_default or threading.current_thread() is not threading.main_thread():
         yield
@@ -288,13 +286,12 @@ def on_interrupt(handler: Callable[..., None]) -> Iterator[None]:
 
 
 def _die_of_interrupts() -> None:
-    """End this process immediately on Ctrl-C after its command has ended, because KeyboardInterrupt would print a
-    traceback."""
+    """Let Ctrl-C kill the process from now on, because KeyboardInterrupt would print a traceback."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _close_stdout() -> None:
-    """Let the interpreter end without an error message about a closed pipe."""
+    """Prevent the interpreter's error message about a closed pipe."""
     with suppress(BrokenPipeError):
         sys.stdout.close()

@@ -1,6 +1,6 @@
-"""Shell completion of queues, jobs and workers, with the names that the broker knows.
+"""Shell completion for the names of queues, jobs and workers on the broker.
 
-Law: a completion prints only names, changes nothing, and gives up silently after some seconds.
+Law: completion prints only names, changes nothing, and gives up silently after a few seconds.
 """
 
 import io
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from palermo.inspector.inspector import Inspector
     from palermo.settings.settings import Settings
 
-#: Seconds for the broker to answer.
+#: Seconds to wait for the broker.
 _PATIENCE = 2.0
 
-#: The number of failed jobs that are read for names.
+#: Number of failed jobs whose names are read.
 _FAILED = 100
 
-#: A function that click calls for the beginning of a word.
+#: The function that click calls with the beginning of a word.
 Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
 
 def complete(names: Callable[["Inspector", "Settings"], Iterable[str]]) -> Complete:
-    """A completion with these names; empty if the broker does not answer."""
+    """Return a completion function for these names. It completes nothing if the broker doesn't answer."""
 
     def found(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
         from click.shell_completion import CompletionItem
@@ -41,7 +41,7 @@ def complete(names: Callable[["Inspector", "Settings"], Iterable[str]]) -> Compl
         begun, _, last = incomplete.rpartition(",")  # -q high,lo
         lead = begun + "," if begun else ""
         known: list[str] = []
-        # The user's modules may print while they are imported.
+        # The user's modules may print when they are imported.
         with suppress(PalermoError, OSError), redirect_stdout(io.StringIO()):
             settings = ctx.ensure_object(Context).settings(publish_timeout=_PATIENCE)
             with Client(settings, creates=False) as client:
@@ -52,7 +52,7 @@ def complete(names: Callable[["Inspector", "Settings"], Iterable[str]]) -> Compl
 
 
 def _jobs(inspector: "Inspector", settings: "Settings") -> Iterable[str]:
-    """The jobs declared in the modules of the settings, and the running, failed and recurring ones."""
+    """Return the names of jobs that are declared in the settings' modules, running, failed or recurring."""
     from palermo.jobs import registry
     from palermo.jobs.modules import import_modules
 

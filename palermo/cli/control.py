@@ -1,4 +1,6 @@
-"""`palermo pause`, `resume`, `purge`, `delete`, `dequeue`, `migrate`, `cancel` and `control`: change what there is."""
+"""The commands that change queues, jobs and workers: `palermo pause`, `resume`, `purge`, `delete`, `dequeue`,
+`migrate`, `cancel` and `control`.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -58,7 +60,7 @@ def pause(context: Context, /, queues: tuple[str, ...], every: bool, reason: str
         return
     known = {row["name"] for row in inspector.queues.list()}
     for queue in queues:
-        if queue not in known and queue != "*":  # the inspector refuses that name, with advice
+        if queue not in known and queue != "*":  # for "*" the inspector raises an error with advice
             check_new_queue(queue)
     for queue in queues:
         inspector.queues.pause(queue, reason=reason)
@@ -116,7 +118,7 @@ def resume(context: Context, /, queues: tuple[str, ...], every: bool) -> None:
 
 
 def _check_named(names: Sequence[str], *, every: bool, what: str) -> None:
-    """Raise unless there are either valid names or --all."""
+    """Raise unless the user gave either valid names or --all."""
     if bool(names) == every:
         raise misuse(f"name {what} or pass --all" + (", not both" if every else ""))
     if what == "queues":
@@ -184,7 +186,7 @@ def control(context: Context, /, action: str, workers: tuple[str, ...], every: b
 
 
 def _question_about_workers(verb: str, alive: Sequence[Row], named: Sequence[str]) -> str:
-    """The question before a command that ends these workers, or all; "" if none is running."""
+    """Return the question before a command that ends some or all workers; "" if none is running."""
     chosen = choose({row["id"]: row["pid"] or 0 for row in alive}, named) if named else [row["id"] for row in alive]
     busy = sum(len(row["jobs"]) for row in alive if row["id"] in chosen)
     return f"{verb} {count(len(chosen), 'worker')}, with {count(busy, 'job')} running?" if chosen else ""
@@ -212,7 +214,7 @@ def _print_stacks(rows: Sequence[Row]) -> None:
         click.echo(safe(str(row["text"]), lines=True))
 
 
-# -- remove waiting jobs, or move them
+# -- remove or move waiting jobs
 
 
 @click.command()
@@ -300,7 +302,7 @@ def dequeue(
     chosen = queue or inspector.jobs.queue_of(job)
     later = inspector.scheduled.ids_with(JobFilter(queue=exactly(chosen), job=exactly(job)), args, kwargs)
     removed = 0
-    # A queue whose jobs are all scheduled need not exist yet.
+    # If all its jobs are scheduled, the queue may not exist yet.
     with suppress(NotFound) if later else nullcontext():
         confirm(lambda: _question_about(inspector, job, args, kwargs, chosen), yes=yes)
         with progress("dequeue") as show:

@@ -1,4 +1,4 @@
-"""`palermo demo`: shows the whole of Palermo in one terminal."""
+"""`palermo demo`: shows Palermo's main features in one terminal."""
 
 import shlex
 import shutil
@@ -54,12 +54,12 @@ def demo(context: Context, concurrency: int, files: int, keep: bool, web: bool, 
         program=_program(),
     )
     if options.url:
-        context.settings()  # raises for a broker that no command line can use
+        context.settings()  # raises for a broker that the command line can't use
     run_demo(options, Screen())
 
 
 def _program() -> str:
-    """The words that call this command line again in a shell: its name if that leads here, else its path."""
+    """Return a shell command that runs this command line again: its name if that is on the PATH, otherwise its path."""
     called = Path(sys.argv[0])
     if called.name != "palermo":
         return f"{shlex.quote(sys.executable)} -m palermo"

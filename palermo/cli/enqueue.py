@@ -1,4 +1,4 @@
-"""`palermo enqueue`: enqueues one job by its name, from a shell."""
+"""`palermo enqueue`: enqueues a job by its name."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -23,7 +23,7 @@ from palermo.jobs.options import ENQUEUE_OPTIONS, OPTIONS
 
 
 def _parse_unique(text: str) -> str | float:
-    """`until_start`, `until_done`, or the seconds of a duration. Raises click.BadParameter."""
+    """Return `until_start` or `until_done`, or the seconds of a duration. Raises click.BadParameter."""
     if text in (Mode.START, Mode.DONE):
         return text
     try:
@@ -34,14 +34,14 @@ def _parse_unique(text: str) -> str | float:
 
 
 def _parse_header(text: str) -> tuple[str, str]:
-    """The name and the text of a header. Raises click.BadParameter."""
+    """Return the name and text of a header. Raises click.BadParameter."""
     name, equals, value = text.partition("=")
     if not equals:
         raise click.BadParameter(f"{text!r} is not NAME=TEXT.")
     return name, value
 
 
-#: Parses the text of an option of this kind; other options are text.
+#: Parsers by kind of option. Other options are text.
 _READERS: Mapping[type, Callable[[str], Any]] = {
     UniqueFor: _parse_unique,
     Seconds: parse_duration,
@@ -51,7 +51,7 @@ _READERS: Mapping[type, Callable[[str], Any]] = {
 
 
 def _flag(name: str) -> Options:
-    """The flag for an option of a job."""
+    """Return the flag for a job option."""
     option, flag = OPTIONS[name], f"--{name.replace('_', '-')}"
     match option.kind:
         case Flag():
@@ -72,10 +72,10 @@ def _flag(name: str) -> Options:
     return click.option(flag, type=reader, metavar=option.kind.metavar, help=option.help)
 
 
-#: The options of `.options()` with their own flags.
+#: The job options whose flags are defined separately.
 _OWN_FLAGS = ("queue", "id", "delay", "run_at")
 
-#: A flag for each other option of `.options()`, by the same name.
+#: Flags for all other options of `.options()`, with the same names.
 _job_options = all_of(*(_flag(name) for name in ENQUEUE_OPTIONS if name not in _OWN_FLAGS))
 
 

@@ -167,16 +167,17 @@ def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, *
 
 
 def _question(verb: str, inspector: Inspector, which: tuple[str, ...] | JobFilter, end: str) -> str:
-    """The question before a command on failed jobs; "" if there are none."""
+    """Return the question before a command on failed jobs; "" if there are none."""
     number = inspector.failed.count(which)
     filtered = f" with {which}" if isinstance(which, JobFilter) and not which.everything else ""
     return f"{verb} {count(number, 'failed job')}{filtered}{end}?" if number else ""
 
 
 def run_on_failed(verb: str, done: str, command: Callable[..., list[TakenJob]], which: object, **options: Any) -> None:
-    """Run a command on failed jobs, show its progress, and print what it did. Raises the first error.
+    """Run a command on failed jobs, show its progress, and print the result. Raises the first error.
 
-    Ctrl-C ends it after the jobs under way, which might otherwise be done twice; a second Ctrl-C ends it immediately.
+    Ctrl-C stops it after the jobs in progress, so that none of them is processed twice. A second Ctrl-C stops it
+    immediately.
     """
     gone: list[TakenJob] = []
     interrupted = False
@@ -203,7 +204,7 @@ def run_on_failed(verb: str, done: str, command: Callable[..., list[TakenJob]], 
             )
         raise
     if interrupted:
-        # An interrupted command doesn't know which jobs are missing.
+        # After an interrupt it is unknown which jobs are missing.
         errors = [error for error in errors if not isinstance(error, NotFound)]
     elif not taken and not isinstance(which, Iterable) and str(which) != "everything":
         errors.append(NotFound(f"no failed job matches {which}."))

@@ -1,4 +1,4 @@
-"""`palermo check` and `palermo doctor`: checks with an exit code for monitors, and with advice for operators."""
+"""`palermo check` for monitors, which use its exit code, and `palermo doctor`, which gives operators advice."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""`palermo history`, `audit` and `stats`: finished jobs, operators' actions and counts, all from the journal."""
+"""`palermo history`, `audit` and `stats`: finished jobs, operators' actions and counts from the journal."""
 
 import json
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ from palermo.core.journal_records import RecordKind
 from palermo.core.text import duration, safe
 from palermo.views.filter import AuditFilter, filter_of
 
-#: The fields of a step that are shown without their names; all others are shown as `name=value`.
+#: The fields of a journal record that are shown without names. Others are shown as `name=value`.
 _IN_COLUMNS = ("kind", "at", "job", "queue", "worker", "error", "text", "attempt")
 
-#: The numbers of the report of `palermo stats`, each with its title.
+#: The numbers shown by `palermo stats`, with titles.
 _NUMBERS = (
     ("Enqueued", "enqueued"),
     ("Processed", "processed"),
@@ -110,7 +110,7 @@ def audit(context: Context, /, limit: int, page: int, **filters: Any) -> None:
 
 
 def _step(row: Row) -> tuple[str, str, str]:
-    """What happened, where, and the rest of the record, as one line each."""
+    """Return what happened, where it happened, and the other fields of the record, as one line each."""
     if row["kind"] == RecordKind.ACTION:
         return row["action"], f"{row['by'] or 'unknown'} via {row['source'] or '?'}", row["what"] or ""
     error = row["error"]

@@ -1,4 +1,4 @@
-"""`palermo status` and `palermo wait`: the state and the end of jobs, by their ids."""
+"""`palermo status` and `palermo wait`: show the state of jobs, or wait until they end."""
 
 import json
 import sys
@@ -20,10 +20,10 @@ from palermo.errors import PalermoError
 #: Minimum number of seconds between two plain lines of a job's progress.
 _EVERY = 2.0
 
-#: Seconds for which `status` searches the journal for a job that isn't found elsewhere.
+#: Maximum seconds that `status` searches the journal for a job.
 _PATIENCE = 60.0
 
-#: Shows the progress of a job, as its record tells it.
+#: Shows a job's progress from its record.
 ShowProgress = Callable[[Record], None]
 
 
@@ -84,7 +84,7 @@ def wait(context: Context, /, ids: tuple[str, ...], timeout: float | None) -> No
     raise click.exceptions.Exit(max(codes))
 
 
-#: The fields of a status that have another name in a list of facts.
+#: The status fields whose labels differ from their names.
 _NAMES = {"preview": "arguments", "next_id": "next job of its key", "closed_until": "its key is closed until"}
 
 
@@ -131,7 +131,7 @@ def _showing() -> Iterator[Callable[[Record], None]]:
 
 @contextmanager
 def _lines() -> Iterator[ShowProgress]:
-    """A line now and then; none for progress from before the command, since the job may have ended since."""
+    """Print occasional lines, but none for progress from before this command: that job may have ended."""
     began, last = wall_clock(), dict[str, float]()
 
     def show(record: Record) -> None:
@@ -146,7 +146,7 @@ def _lines() -> Iterator[ShowProgress]:
 
 @contextmanager
 def _bars() -> Iterator[ShowProgress]:
-    """A bar for each job that reports progress."""
+    """Show a bar for each job that reports progress."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn

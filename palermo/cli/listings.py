@@ -1,4 +1,4 @@
-"""`palermo queues`, `jobs`, `workers`, `limits` and `tenants`: listings, which change nothing."""
+"""`palermo queues`, `jobs`, `workers`, `limits` and `tenants`: read-only listings."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ def queues(context: Context, /) -> None:
     inspector = context.inspector()
     rows = inspector.queues.list()
     print_rows(rows, columns, none="no queues.")
-    # A worker that does not answer does not count as serving a queue.
+    # A worker that doesn't answer doesn't count as serving a queue.
     unserved = any(not row["workers"] and not is_failed(row["name"]) for row in rows)
     if unserved and not wants_json() and (silent := silent_text(inspector.workers.list())):
         note(f"{silent}. Only answering workers are counted; `palermo doctor` shows what to do.")
@@ -120,7 +120,7 @@ def unsearched(unseen: int) -> str:
 
 
 def unread(unseen: int) -> str:
-    """The text that there are more failed jobs than a listing shows (`unseen` > 0), or fewer."""
+    """Return a note that there are more failed jobs than shown (`unseen` > 0), or fewer."""
     if unseen > 0:
         return f"{count(unseen, 'failed job')} in quorum queues cannot be listed, but requeue and discard include them."
     return (
@@ -139,9 +139,9 @@ def print_page(
     what: str = "job",
     unseen: Callable[[int], str] = unsearched,
 ) -> None:
-    """Print a page of a list, and a note if there are more. `none` completes "no …" for a page without rows.
+    """Print a page of a list, and a note if there are more rows. `none` completes "no …" for an empty page.
 
-    `unseen` returns the text about jobs that the listing has not seen.
+    `unseen` returns a note about jobs that the listing didn't read.
     """
     here, total = len(listing), listing.total
     pages = f"more {none}: {total:,} in all, on {count(-(-total // limit), 'page')}." if total else f"{none}."
@@ -154,7 +154,7 @@ def print_page(
 
 
 def _known(name: str) -> Callable[[Row], object]:
-    """A number of a worker; "?" if it does not answer and the number is unknown."""
+    """Return a column value for a worker's number: "?" if the worker didn't answer and the number is unknown."""
     return lambda row: "?" if row[name] is None else row[name]
 
 
@@ -166,6 +166,6 @@ def _running(row: Row) -> str:
 
 
 def run_text(job: Row) -> str:
-    """The progress that a running job reports, or else its last log line."""
+    """Return the progress of a running job, or else its last log line."""
     done = "" if job["progress"] is None else f"{job['progress']:.0%}"
     return " ".join(filter(None, (done, job["text"]))) or str(job["line"])

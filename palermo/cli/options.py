@@ -1,4 +1,4 @@
-"""The options that commands share, and the parsers of durations and instants."""
+"""Options shared by several commands, and the parsers of durations and instants."""
 
 import json
 from collections.abc import Callable
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in `90`, `90s`, `5m`, `1h30m`, `2d`. Raises click.BadParameter."""
+    """Return the seconds of `90`, `90s`, `5m`, `1h30m` or `2d`. Raises click.BadParameter."""
     try:
         return times.parse_duration(text)
     except ValueError:
@@ -26,7 +26,9 @@ def parse_duration(text: str) -> float:
 
 
 def parse_concurrency(text: str) -> int:
-    """A number of slots from 1; "auto" is the number of processors of this process. Raises click.BadParameter."""
+    """Return a number of slots; "auto" means the number of processors available to this process. Raises
+    click.BadParameter.
+    """
     if text == "auto":
         from palermo.worker.process import usable_processors
 
@@ -37,12 +39,12 @@ def parse_concurrency(text: str) -> int:
 
 
 def parse_instant(text: str) -> float:
-    """Unix seconds of an instant in ISO 8601 with a zone. Raises click.BadParameter."""
+    """Return an ISO 8601 instant with a time zone as Unix seconds. Raises click.BadParameter."""
     return _checked(times.parse_instant, text)
 
 
 def parse_since(text: str) -> float:
-    """Unix seconds of an instant, or of a duration before now. Raises click.BadParameter."""
+    """Return an instant, or a duration before now, as Unix seconds. Raises click.BadParameter."""
     return max(0.0, _checked(times.parse_time, text, clock.now(), ago=True))
 
 
@@ -54,14 +56,14 @@ def _checked(parse: Callable[..., float], *values: Any, **more: Any) -> float:
 
 
 class _CommonOption(click.Option):
-    """An option of all commands. `palermo --help` explains it, and the help of a single command does not."""
+    """An option of every command. Only `palermo --help` describes it."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         return super().get_help_record(ctx) if ctx.parent is None else None
 
 
 class _UrlOption(_CommonOption):
-    """`--url`, whose help line refers to the other common options."""
+    """`--url`, whose help line mentions the other common options."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         return super().get_help_record(ctx) or (
@@ -73,18 +75,20 @@ class _UrlOption(_CommonOption):
 def broker_options(command: F) -> F:
     """Add `--url`, its parts from `--host` to `--password-file`, `--exchange` and `--debug`.
 
-    Their values are in the Context that `click.pass_obj` hands over.
+    The values are in the Context that `click.pass_obj` passes.
     """
     return _broker_options(command, "--host", "--port", _CommonOption)
 
 
 def broker_options_of_server(command: F) -> F:
-    """The same for a command with its own `--host` and `--port` to listen on: `--broker-host`, `--broker-port`."""
+    """Like `broker_options`, but with `--broker-host` and `--broker-port`, since the command listens on `--host` and
+    `--port`.
+    """
     return _broker_options(command, "--broker-host", "--broker-port", click.Option)
 
 
 def _remember(name: str, help: str, to: str = "", cls: type[click.Option] = _CommonOption, **more: Any) -> "Options":
-    """An option whose value is stored in the Context. Given before the subcommand, it applies unless given again."""
+    """Return an option that is stored in the Context. A value after the subcommand overrides one before it."""
 
     def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         if value:
@@ -109,19 +113,19 @@ def _broker_options(command: F, host: str, port: str, place: type[click.Option])
 
 
 def query_options(command: F) -> F:
-    """Add the options of the broker and `--json`."""
+    """Add the broker options and `--json`."""
     json = _remember("--json", "Print only JSON on stdout.", "as_json", click.Option, is_flag=True)
     return broker_options(json(command))
 
 
 class Options(Protocol):
-    """Adds options to a command."""
+    """A decorator that adds options to a command."""
 
     def __call__(self, command: F, /) -> F: ...
 
 
 def all_of(*options: Options) -> Options:
-    """These options as one, in the order of the help."""
+    """Combine these options, in the order of the help."""
 
     def add(command: F) -> F:
         for option in reversed(options):
@@ -131,7 +135,7 @@ def all_of(*options: Options) -> Options:
     return add
 
 
-#: The page of a list, and the number of rows of a page.
+#: `--page` and `--limit` of a list.
 page_option = click.option("--page", type=click.IntRange(min=1), default=1, show_default=True, help="Page to show.")
 limit_option = click.option(
     "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Rows per page."
@@ -141,7 +145,7 @@ yes_option = click.option("--yes", "-y", is_flag=True, help="Don't ask for confi
 
 
 def arguments_options(of: str = "") -> Options:
-    """Add `--args` and `--kwargs`, whose values are parsed; `of` is their prefix in the help."""
+    """Add `--args` and `--kwargs`, which are parsed as JSON. `of` is the first part of their help."""
     first, second = (f"{of} positional", f"{of} named") if of else ("Positional", "Named")
     array = "--args", list, "an array. Write --args '[1, \"two\"]'."
     object = "--kwargs", dict, "an object. Write --kwargs '{\"width\": 640}'."
@@ -163,12 +167,12 @@ def _json(option: str, kind: type, wanted: str) -> Callable[[click.Context, clic
     return read
 
 
-#: The names of JSON's types except numbers.
+#: The names of JSON types other than numbers.
 _KINDS = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
 
 
 def parsed_json(text: str | None, option: str) -> Any:
-    """The JSON value behind an option; None if it was not given. Raises click.UsageError."""
+    """Return the JSON value of an option; None if it wasn't given. Raises click.UsageError."""
     if text is None:
         return None
     try:
@@ -184,7 +188,7 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
 
 
-#: The completion of a condition's value, and its placeholder in the help, unless it is text.
+#: The completions and help placeholders for filter values that aren't free text.
 _COMPLETED = {"queue": complete_queue, "job": complete_job, "worker": complete_worker}
 _METAVARS = {
     **dict.fromkeys(("since", "until", "due_from", "due_until"), "WHEN"),
@@ -193,7 +197,7 @@ _METAVARS = {
 
 
 def filter_options(*names: str, of_actions: bool = False) -> Options:
-    """Add `--filter`, `--text`, and an option for each of these conditions on jobs, or on actions."""
+    """Add `--filter`, `--text`, and an option for each of these conditions on jobs, or on operators' actions."""
     from palermo.views.filter import ACTION_CHIPS, CHIPS
 
     chips = ACTION_CHIPS if of_actions else CHIPS
@@ -216,14 +220,14 @@ def filter_options(*names: str, of_actions: bool = False) -> Options:
 
 
 def wanted_jobs(**conditions: str | None) -> "JobFilter":
-    """The filter of these options. Raises OptionInvalid if a condition is given twice."""
+    """Return the filter given by the options. Raises OptionInvalid for a condition given twice."""
     from palermo.views.filter import filter_of
 
     return filter_of(conditions, clock.now())
 
 
 def selection_options(filters: Options) -> Options:
-    """Add ids, `--all`, these filters, `--yes` and `--json`."""
+    """Add job ids, `--all`, these filters, `--yes` and `--json`."""
     return all_of(
         click.argument("ids", nargs=-1, metavar="[ID]..."),
         click.option("--all", "every", is_flag=True, help="All jobs, or all that the filters match."),

@@ -1,7 +1,7 @@
-"""The output of the commands: tables, JSON, notes, progress and questions.
+"""Output of the commands: tables, JSON, notes, progress and questions.
 
-Rows go to stdout and everything else to stderr, so that a pipe contains only rows. Progress is a bar on a terminal,
-and an occasional line elsewhere.
+Only rows go to stdout, and everything else to stderr, so that pipes get only rows. Progress is a bar on a terminal, and
+an occasional line elsewhere.
 """
 
 import json
@@ -23,7 +23,7 @@ from palermo.core.text import count, one_line, shown
 #: Minimum number of seconds between two plain lines of progress.
 _EVERY = 2.0
 
-#: Minimum width on a terminal of a table's last column, which may continue on the next line.
+#: Minimum width of a table's last column on a terminal, where it may wrap.
 _LAST = 20
 
 #: A column: its heading, and its value for a row.
@@ -31,13 +31,13 @@ Column = tuple[str, Callable[[Row], object]]
 
 
 def field(heading: str, name: str | None = None) -> Column:
-    """A column for one field of the row: `name`, or else the heading in lower case."""
+    """Return a column for the field `name`, which defaults to the heading in lower case."""
     key = name or heading.lower()
     return heading, lambda row: row[key]
 
 
 def print_json(value: Any) -> None:
-    """Print one value as JSON: an array with one row per line, so that a long array is never in memory as one text."""
+    """Print a value as JSON, an array with one row per line so that it is never in memory as one text."""
     ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
     encoder = json.JSONEncoder(ensure_ascii=ascii_only, allow_nan=False)
     if not isinstance(value, list):
@@ -56,16 +56,17 @@ def wants_json() -> bool:
 
 
 def printed_json(value: Any) -> bool:
-    """Print the value as JSON if `--json` asks for it. Returns whether it does."""
+    """Print the value as JSON if `--json` was given. Returns whether it was."""
     if wants_json():
         print_json(value)
     return wants_json()
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, none: str) -> None:
-    """Print the rows as a table, or as JSON; without rows print `none` on stderr.
+    """Print the rows as a table or as JSON. If there are none, print `none` on stderr.
 
-    On a terminal that is too narrow for the table, each row is a paragraph: an id over two lines cannot be copied.
+    If the terminal is too narrow for the table, each row becomes a paragraph, because an id split over two lines can't
+    be copied.
     """
     if printed_json(list(rows)):
         return
@@ -88,20 +89,19 @@ def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, none: str) -> 
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(line, (*widths, last), numeric, strict=True)
         )
-        # click omits the style if the output is not a terminal.
+        # click drops the style if stdout isn't a terminal.
         click.secho("  ".join(padded).rstrip(), bold=nth == 0)
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether this stream is a terminal."""
     return stream.isatty()
 
 
 def confirm(question: Callable[[], str], *, yes: bool, warning: str = "") -> None:
-    """Ask for confirmation, and end the command unless the answer is yes. Without a terminal it requires `--yes`.
+    """Ask for confirmation, and exit unless the answer is yes. Without a terminal, `--yes` is required.
 
-    `question` is called only if its text can be shown; an empty text means no question. `warning` is shown before
-    it.
+    `question` is called only if its text can be shown; no question is asked if it returns "". `warning` is printed
+    before the question.
     """
     if yes:
         return
@@ -116,9 +116,9 @@ def confirm(question: Callable[[], str], *, yes: bool, warning: str = "") -> Non
 
 @contextmanager
 def progress(verb: str, of: str = "") -> Iterator[Callable[[SweepProgress], None]]:
-    """Show the progress of a sweep on stderr: a bar on a terminal, an occasional line elsewhere.
+    """Show a sweep's progress on stderr.
 
-    `of` names the objects that the sweep reads, if it does not take jobs.
+    `of` names the things that are read, if they aren't jobs.
     """
     if is_terminal(sys.stderr):
         from rich.console import Console

@@ -1,4 +1,4 @@
-"""`palermo recurring`: lists recurring jobs, and changes them."""
+"""`palermo recurring`: lists and changes recurring jobs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`palermo scheduled` and `retries`: list scheduled jobs and jobs that wait for a retry, and change them."""
+"""`palermo scheduled` and `retries`: list and change scheduled jobs and jobs that wait for a retry."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -68,12 +68,12 @@ def list_scheduled(context: Context, /, page: int, limit: int, **filters: Any) -
 
 @contextmanager
 def _reading(jobs: ScheduledJobs) -> Iterator[None]:
-    """Show how many jobs have been read while the leader is still reading them for a listing."""
+    """Show the number of jobs read so far, while the leader prepares a listing."""
     ended = threading.Event()
     with progress("still reading", of="scheduled jobs") as show:
 
         def watch() -> None:
-            # An error also ends the listing, which reports it.
+            # The listing itself reports such an error.
             with suppress(PalermoError):
                 while not ended.wait(_ASK_EVERY):
                     if (found := jobs.progress()) is not None:
@@ -117,12 +117,12 @@ def move(context: Context, /, at: float | None, after: float | None, later: floa
     _alter(context, "Move", lambda jobs, which: jobs.reschedule(which, instant, later=later), **selection)
 
 
-#: Changes the chosen jobs, and returns a row for each.
+#: Changes the chosen jobs and returns their rows.
 Alter = Callable[[ScheduledJobs, Which], Sequence[Row]]
 
 
 def _alter(context: Context, verb: str, alter: Alter, **selection: Any) -> None:
-    """Change the jobs that the options choose, and print the new state of each."""
+    """Change the chosen jobs, and print their new states."""
     jobs = context.inspector().scheduled
     print_altered(alter(jobs, _chosen(context, jobs, verb, **selection)))
 
@@ -140,9 +140,9 @@ def _chosen(
     retries: bool = False,
     **filters: Any,
 ) -> Which:
-    """The chosen jobs, or the retries among them; the user has confirmed `--all`.
+    """Return the chosen jobs, or only the retries among them, once the user has confirmed `--all`.
 
-    Raises click.UsageError, Abort.
+    Raises click.UsageError, and Abort if the user declines.
     """
     by_arguments = args is not None or kwargs is not None
     if by_arguments and (ids or not every or not filters["job"]):
@@ -166,7 +166,7 @@ def _counted(jobs: ScheduledJobs, chosen: JobFilter, ids: list[str] | None) -> s
 
 
 def print_altered(rows: Sequence[Row]) -> None:
-    """Print the new state of each job. Exit with NOT_FOUND if no job was chosen, or one wasn't found."""
+    """Print the new state of each job. Exits with NOT_FOUND if no job was chosen, or one wasn't found."""
     if not printed_json(rows):
         for row in rows:
             due = "due" if row["state"] == DONE[MOVE] else "was due"

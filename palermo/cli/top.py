@@ -1,6 +1,6 @@
-"""`palermo top`: a live view of queues, workers, rates and the newest failures, as large as the terminal.
+"""`palermo top`: a live view of queues, workers, rates and recent failures that fills the terminal.
 
-Its keys choose a queue, pause or resume it, requeue its failed jobs, and filter the view.
+Keys choose a queue, pause or resume it, requeue its failed jobs, and filter the view.
 """
 
 import os
@@ -43,53 +43,53 @@ from palermo.inspector.rates import Samples
 from palermo.settings.settings import Settings
 from palermo.views.filter import JobFilter
 
-#: Lines that are not rows: the first line, a blank one and the last one; and for each table its name, its heading, a
-#: rule and a blank line.
+#: Lines of the screen that aren't rows (the first line, a blank one and the last one), and such lines of each table
+#: (its name, heading, rule and a blank line).
 _FIXED, _FRAME = 3, 4
 
-#: Minimum number of rows of a table, however small the terminal is.
+#: Minimum number of rows in a table, even on a small terminal.
 _FEWEST = 2
 
-#: Minimum width of a terminal that has room for all columns.
+#: Minimum terminal width for all columns.
 _WIDE = 80
 
-#: How far back failures are shown, in seconds, and how many at most.
+#: Maximum age of displayed failures in seconds, and their maximum number.
 _RECENT, _FAILURES = 3_600.0, 100
 
-#: The height of a view that is printed once. `--json` has all rows.
+#: Height of a view that is printed once. `--json` isn't limited.
 _ONCE = 40
 
-#: Rates are averages of this many seconds.
+#: Rates are averages over this many seconds.
 _RATE_WINDOW = 10.0
 
-#: Seconds to wait for the journal before a view is printed once.
+#: Maximum seconds to wait for the journal before printing a view once.
 _JOURNAL_TIMEOUT = 5.0
 
 _TEXTS = ("id", "job", "queue", "error", "message")
 
 
 class ScreenData(Struct, frozen=True, kw_only=True):
-    """The data of one view."""
+    """The contents of one view."""
 
     #: Unix seconds.
     at: float
-    #: The broker, without its password.
+    #: The broker's URL without the password.
     broker: str
     queues: Sequence[Row] = ()
     workers: Sequence[Row] = ()
-    #: Jobs a second.
+    #: Jobs per second.
     processed: float | None = None
     failed: float | None = None
     rates: dict[str, Rates] = field(default_factory=dict)
     #: The newest failures, newest first: `at`, `job`, `queue`, `error`, `message`, `id`, `retried`.
     failures: Sequence[Row] = ()
-    #: Why the data are outdated or incomplete; "" if they are neither.
+    #: Why the data is outdated or incomplete; "" if it is neither.
     problem: str = ""
-    #: The queue chosen by keys; "" for none.
+    #: The queue chosen with the keys, or "".
     chosen: str = ""
 
     def only(self, text: str) -> "ScreenData":
-        """The queues with this text in their names, and the workers and failures related to it."""
+        """Only the queues with this text in their names, and related workers and failures."""
         if not text:
             return self
         return replace(
@@ -100,7 +100,7 @@ class ScreenData(Struct, frozen=True, kw_only=True):
         )
 
     def row(self) -> Row:
-        """The data as a row, for programs."""
+        """Return the data in the form of `--json`."""
         return {
             "at": iso_instant(self.at),
             **totals(self),
@@ -117,7 +117,7 @@ class ScreenData(Struct, frozen=True, kw_only=True):
 
 
 def totals(data: ScreenData) -> dict[str, int]:
-    """The sums over all queues and workers."""
+    """Sum up all queues and workers."""
     jobs = [row for row in data.queues if not is_failed(row["name"])]
     return {
         "pending": sum(row["pending"] for row in jobs),
@@ -135,17 +135,17 @@ class _Column(Struct, frozen=True):
     """A column of a table."""
 
     heading: str
-    #: Makes the cell of a row.
+    #: Returns the cell of a row.
     cell: Callable[[ScreenData, Row], str | Text]
     number: bool = False
     #: Whether long cells may be cut.
     long: bool = False
-    #: Whether a narrow terminal leaves the column out.
+    #: Whether narrow terminals omit the column.
     wide: bool = False
 
 
 def _of_jobs(value: Callable[[ScreenData, Row], str]) -> Callable[[ScreenData, Row], str]:
-    """The cell of a queue that is empty for failed jobs."""
+    """Return a cell function that shows nothing for queues of failed jobs."""
     return lambda data, row: "" if is_failed(row["name"]) else value(data, row)
 
 
@@ -167,7 +167,7 @@ def _works_on(data: ScreenData, row: Row) -> str:
 
 
 def _number(number: int | None) -> str:
-    """A number of a worker; "?" if the worker doesn't answer and the number isn't known."""
+    """A worker's number as text; "?" if the worker didn't answer and the number is unknown."""
     return "?" if number is None else f"{number:,}"
 
 
@@ -222,7 +222,7 @@ def _clock_time(at: float) -> str:
 
 
 def _table(data: ScreenData, columns: Sequence[_Column], rows: Sequence[Row], width: int) -> Table:
-    """A table that fits this width: long texts are cut, and a narrow one leaves out some columns."""
+    """Return a table of this width. Long texts are cut, and a narrow table omits some columns."""
     shown = [column for column in columns if width >= _WIDE or not column.wide]
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
     for column in shown:
@@ -245,12 +245,12 @@ def _text(cell: str | Text) -> Text:
 
 
 def queue_order(data: ScreenData) -> list[Row]:
-    """The queues in the order of the screen, the longest first."""
+    """Return the queues in display order, longest first."""
     return sorted(data.queues, key=lambda row: (-row["pending"] - row["in_progress"], row["name"]))
 
 
 def view(data: ScreenData, *, width: int, height: int | None = None, foot: str = "") -> RenderableType:
-    """The screen for a terminal of this width and of `height` lines, or all of it; `foot` is its last line."""
+    """Render the screen, in full or up to `height` lines; `foot` is its last line."""
     workers = sorted(data.workers, key=lambda row: (-len(row["jobs"]), row["id"]))
     tables = (
         ("Queues", _QUEUES, queue_order(data)),
@@ -273,7 +273,9 @@ def view(data: ScreenData, *, width: int, height: int | None = None, foot: str =
 
 
 def split_rows(sizes: Sequence[int], room: int) -> list[int]:
-    """The rows of each table that fit: each table gets two, and the others get the room that one does not need."""
+    """Divide `room` lines among tables with these numbers of rows. Each gets at least two, and unused room goes to the
+    others.
+    """
     given = [min(size, _FEWEST) for size in sizes]
     free = room - sum(given)
     while free > 0 and given != list(sizes):
@@ -285,7 +287,7 @@ def split_rows(sizes: Sequence[int], room: int) -> list[int]:
 
 
 def _facts(data: ScreenData, width: int) -> list[Text]:
-    """The sums, on as many lines as they need."""
+    """Return the totals, on as many lines as they need."""
     sums = totals(data)
     facts = (
         ("waiting", f"{sums['pending']:,}", ""),
@@ -317,12 +319,12 @@ class LiveData:
         self._samples = Samples(2 * _RATE_WINDOW + 120)
         self._statistics = Statistics()
         self._failures: deque[Row] = deque(maxlen=_FAILURES)
-        #: It calls `take` and `reset`, in its own thread.
+        #: Calls `take` and `reset` in its own thread.
         self.journal = JournalFollower(settings, [self, self._statistics], ReadFrom(since=now - _RECENT))
         self._data = ScreenData(at=now, broker=str(settings.address))
 
     def take(self, batch: RecordBatch) -> None:
-        """Keep the failures of a batch."""
+        """Add the failures in a batch of journal records."""
         for record in batch.records:
             at, kind = record["at"], record["kind"]
             if kind in (RecordKind.FAILED, RecordKind.RETRIED) and at >= self._data.at - _RECENT:
@@ -330,11 +332,10 @@ class LiveData:
                 self._failures.append({"at": at, **texts, "retried": kind == RecordKind.RETRIED})
 
     def reset(self) -> None:
-        """Forget all failures."""
         self._failures.clear()
 
     def refresh(self) -> ScreenData:
-        """The present data. Raises BrokerError."""
+        """Read the current data. Raises BrokerError."""
         now = self.inspector.snapshot()
         self._samples.add(now)
         processed, failed = self._samples.throughput(now.at, _RATE_WINDOW)
@@ -347,14 +348,14 @@ class LiveData:
             processed=processed,
             failed=failed,
             rates=self._statistics.rates(names) if self.journal.progress.ready else {},
-            # A copy, since the reading thread adds to it.
+            # The reading thread may add to it.
             failures=sorted(self._failures.copy(), key=lambda row: -row["at"]),
             problem="" if now.trouble is None else now.trouble.text,
         )
         return self._data
 
     def refresh_or_last(self) -> ScreenData:
-        """The present data; while the broker is away, the last data with the problem."""
+        """Read the current data. While the broker is unavailable, return the last data with the problem."""
         try:
             return self.refresh()
         except BrokerError as error:
@@ -367,31 +368,30 @@ class LiveData:
 #: One key; an arrow is one key.
 _KEY = re.compile("\x1b\\[[AB]|.", re.DOTALL)
 
-#: The keys that choose another queue: how far each goes down.
+#: Keys that move the choice of a queue, with the number of rows to move down.
 _STEPS = {"\x1b[B": 1, "j": 1, "\x1b[A": -1, "k": -1}
 
 _ENTER, _ESCAPE, _ERASE = "\r\n", "\x1b", "\x7f\b"
 
-#: The last line, while nothing is asked or typed.
+#: The last line, unless a question or a filter is displayed.
 HELP = "q quits  ↑↓ queue  p pause/resume  r requeue  / filter"
 
 
 class TopKeys(Struct):
-    """What the keys have chosen so far."""
+    """The choices made with the keys."""
 
     inspector: Inspector
-    #: The chosen queue; "" for none.
+    #: The chosen queue, or "".
     queue: str = ""
-    #: The view shows only queues, jobs and errors with this in their names.
+    #: Only queues, jobs and errors whose names contain this are displayed.
     wanted: str = ""
-    #: Whether keys are typed into the filter, or the next key answers a question.
+    #: "typing" sends keys to the filter; "asking" takes the next key as the answer to a question.
     mode: Literal["", "typing", "asking"] = ""
-    #: What the last key did.
+    #: The result of the last key.
     outcome: str = ""
 
     @property
     def foot(self) -> str:
-        """The last line of the screen."""
         match self.mode:
             case "typing":
                 return f"filter: {one_line(self.wanted)}_  Enter keeps it, Escape removes it"
@@ -402,7 +402,7 @@ class TopKeys(Struct):
                 return self.outcome or (f"{HELP}  filter: {one_line(self.wanted)}" if self.wanted else HELP)
 
     def press(self, pressed: str, queues: Sequence[Row]) -> bool:
-        """Obey these keys; `queues` are the displayed rows, in their order. Returns whether to quit."""
+        """Handle these keys. `queues` are the displayed rows. Returns whether to quit."""
         for key in _KEY.findall(pressed):
             if self.mode == "typing":
                 self._type(key)
@@ -479,7 +479,7 @@ def top(context: Context, /, interval: float, once: bool) -> None:
     """
     live_data = LiveData(context.inspector(), context.client().settings)
     click.get_current_context().call_on_close(live_data.journal.close)
-    # Before the journal is read, whose own client creates an SQLite file: this one refuses a mistyped path.
+    # Check for a mistyped SQLite path before the journal's client can create the file.
     live_data.refresh()
     live_data.journal.begin()
     if not (once or wants_json()) and is_terminal(sys.stdout) and is_terminal(sys.stdin):
@@ -502,7 +502,7 @@ def _show(live_data: LiveData, keys: TopKeys, keyboard: int, interval: float) ->
             live.update(view(data, width=console.width, height=console.height, foot=keys.foot), refresh=True)
             if not select.select([keyboard], [], [], interval)[0]:
                 continue
-            # A terminal that is gone returns the end of the file.
+            # A closed terminal returns end of file.
             pressed = os.read(keyboard, 64).decode(errors="replace") or "q"
             if keys.press(pressed, queue_order(data)):
                 return
@@ -510,7 +510,7 @@ def _show(live_data: LiveData, keys: TopKeys, keyboard: int, interval: float) ->
 
 @contextmanager
 def _keyboard() -> Iterator[int]:
-    """The terminal's file descriptor, which gives each key immediately; then restore the terminal."""
+    """Return the terminal's file descriptor with unbuffered keys, and restore the terminal afterwards."""
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     tty.setcbreak(descriptor)

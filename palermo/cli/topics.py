@@ -1,4 +1,4 @@
-"""`palermo publish` and `palermo topics`: publish events, and show which groups subscribe to them."""
+"""`palermo publish` and `palermo topics`: publish events, and manage the groups that subscribe to them."""
 
 from typing import Any
 

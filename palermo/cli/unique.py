@@ -1,4 +1,4 @@
-"""`palermo unique`: show which job has which key, and free keys."""
+"""`palermo unique`: lists the keys of unique jobs, and frees them."""
 
 import click
 

@@ -113,7 +113,7 @@ def web_user(name: str, role: str, by_token: bool) -> None:
 
 
 def _keep_private() -> None:
-    """Let only this user read and write the file that stdout goes to, if the shell has just created it."""
+    """If the shell has just created the file that stdout is redirected to, make it private to this user."""
     with suppress(OSError, ValueError):
         found = os.fstat(sys.stdout.fileno())
         if stat.S_ISREG(found.st_mode) and not found.st_size:
@@ -131,7 +131,7 @@ def _password() -> str:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address that this text is; None for a name."""
+    """Return the IP address in this text, or None if it is a name."""
     try:
         return ipaddress.ip_address("127.0.0.1" if host.lower() == "localhost" else host)
     except ValueError:

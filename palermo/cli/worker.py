@@ -167,7 +167,7 @@ def worker(
         from palermo.worker.options import WorkerMisused, WorkerOptions
         from palermo.worker.parent.run import run_worker
 
-    # These names are checked once the modules are imported, which may register serializers.
+    # Serializer names are checked after the modules are imported, because a module may register one.
     accepted = (Accept.only(*accept_only) if accept_only else Accept.default()).also(*accept)
     logs.configure(level=log_level, format=log_format)
     if workers > 1 or reload:

@@ -1,4 +1,4 @@
-"""`palermo workflows`: list and show workflows, retry their failed steps, send signals."""
+"""`palermo workflows`: lists and shows workflows, retries failed steps, and sends signals."""
 
 import json
 from collections.abc import Iterator
@@ -86,13 +86,13 @@ def signal(context: Context, /, id: str, name: str, value: str) -> None:
 
 
 def _tree(workflow: Row) -> Iterator[tuple[str, Row]]:
-    """The steps, those that a step added below it."""
+    """Yield the steps with indentation: steps that were added by a step are below it."""
     for step in workflow["steps"]:
         yield f"{'  ' * (1 + step['name'].count('/'))}{step['name'].rpartition('/')[2]}", step
 
 
 def _state(step: Row) -> str:
-    """The state of a step, the numbers of a map's members, and why it has not ended."""
+    """The step's state, the counts of a map's members, and why it hasn't ended."""
     numbers = ""
     if step["total"] is not None:
         numbers = f"{step['over']:,} of {step['total']:,} over, {step['failed']:,} failed, {step['running']:,} running"

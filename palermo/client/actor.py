@@ -1,4 +1,4 @@
-"""Actors: the users and programs that act on a broker, and the journal records of their actions."""
+"""Actors: the users and programs that change a broker's contents, and the journal records of their actions."""
 
 import getpass
 import socket
@@ -12,10 +12,10 @@ from palermo.core.journal_records import RecordKind
 if TYPE_CHECKING:
     from palermo.client.client import Client
 
-#: Detail recorded for an action that changed the arguments of jobs.
+#: Recorded as the detail of an action that changed the arguments of jobs.
 OTHER_ARGUMENTS = "with other arguments"
 
-#: Maximum number of ids in one record.
+#: Maximum number of ids per record.
 _BATCH = 1_000
 
 
@@ -29,7 +29,7 @@ class Actor(Struct, frozen=True):
 
     @classmethod
     def here(cls, source: str) -> "Actor":
-        """The user that this process belongs to."""
+        """Return the user who owns this process."""
         try:
             user = getpass.getuser()
         except (KeyError, OSError):  # a container's user may have no name
@@ -51,9 +51,9 @@ def record_action(
 ) -> None:
     """Record an action in the journal. `outcome` is "done", "refused" or "failed".
 
-    `ids` are the affected jobs, `count` their number (default: the number of ids), `what` any other detail. `at` is
-    the start time in Unix seconds (default: now). Never raises: an action counts even if its record can't be
-    written.
+    `ids` are the affected jobs, `count` their number (default: the number of ids), and `what` any other detail. `at` is
+    the start time in Unix seconds (default: now). Never raises, because the action has been performed even if its
+    record can't be written.
     """
     fields: dict[str, object] = {"action": action, "by": actor.name, "source": actor.source, "outcome": outcome}
     more = {

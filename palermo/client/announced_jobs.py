@@ -1,4 +1,4 @@
-"""The unique jobs that workers have announced, read from the broker and cached for a few seconds."""
+"""The unique jobs announced by workers, read from the broker and cached for a few seconds."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from palermo.errors import BrokerRefused, BrokerUnavailable
 
 log = logging.getLogger("palermo.client")
 
-#: Seconds for which the cached announcements are used.
+#: Seconds until the cached announcements expire.
 FRESH = 10.0
 
 #: The announced jobs, by name.
@@ -37,7 +37,7 @@ class AnnouncedJobs:
         return None if self._found is None else self._found.get(name)
 
     def question(self, timeout: float) -> Callable[[Broker], Coroutine[Any, Any, Announced]]:
-        """A request to the broker. Raises BrokerUnavailable if the answer takes longer than `timeout`."""
+        """Return a request to the broker, which raises BrokerUnavailable if there is no answer within `timeout`."""
 
         async def ask(broker: Broker) -> Announced:
             try:
@@ -48,7 +48,7 @@ class AnnouncedJobs:
                     f"{broker.describe()} did not list the unique jobs within {timeout:g} s."
                 ) from None
             except BrokerRefused as error:
-                # The user of a program that only publishes may have no other permission.
+                # A program that only publishes may have no other permission.
                 log.info("cannot read the unique jobs, so jobs enqueued by name get no key error=%r", str(error))
                 return {}
 
@@ -57,7 +57,7 @@ class AnnouncedJobs:
     def learn(self, answer: Callable[[], Announced]) -> None:
         """Store the answer in the cache.
 
-        If the request failed, the previous answer stays. Raises BrokerUnavailable if there is no previous answer.
+        If the request failed, the previous answer is kept. Raises BrokerUnavailable if there is none.
         """
         try:
             self._found = answer()

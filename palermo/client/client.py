@@ -1,8 +1,8 @@
-"""The client: builds a message from a job and its arguments, and returns once the broker has confirmed it.
+"""The client: builds a message from a job and its arguments, and waits until the broker has confirmed it.
 
-Any number of threads can share a Client. It connects on first use, on its own thread (client/io_thread.py). A forked
-child process gets its own thread and session. The default client, which `resize.enqueue(...)` uses, is created on
-first use from the settings, or by `palermo.connect(...)`.
+Threads can share a Client. It connects on first use, on its own thread (client/io_thread.py). A forked child gets its
+own thread and session. The default client, which `resize.enqueue(...)` uses, is created on first use from the settings,
+or by `palermo.connect(...)`.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from palermo.settings.table import SettingArguments
 
 T = TypeVar("T")
 
-#: One job for enqueue_many: the job, its positional and its keyword arguments.
+#: One call for enqueue_many: the job, and its positional and keyword arguments.
 Call = tuple[JobDefinition | str, Sequence[Any], Mapping[str, Any]]
 
 NOTHING: Mapping[str, Any] = {}
@@ -46,13 +46,13 @@ class Client:
     """Enqueues jobs and publishes events; an Inspector uses its session."""
 
     def __init__(self, settings: Settings | None = None, *, warns: bool = True, creates: bool = True) -> None:
-        """Open nothing yet. Without `settings`, load them as usual. Raises SettingInvalid.
+        """Create the client without connecting. Settings default to the usual sources. Raises SettingInvalid.
 
         With `warns=False`, log no warnings about the settings, because another process with the same settings logs
-        them. With `creates=False`, don't create a missing SQLite file; raise StoreInvalid instead.
+        them. With `creates=False`, raise StoreInvalid instead of creating a missing SQLite file.
         """
         self.settings = settings or Settings.load()
-        #: The argument serializers, shared by all clients of this process. Callers may register more.
+        #: The argument serializers, shared by all clients in this process. More can be registered.
         self.serializers = self.settings.serializers()
         self._session = self.settings.session("client", warns=warns, creates=creates)
         self._thread: IoThread | None = None
@@ -65,21 +65,21 @@ class Client:
         kwargs: Mapping[str, Any] = NOTHING,
         **options: Unpack[EnqueueOptions],
     ) -> Job:
-        """Store one job; returns once the broker has confirmed it.
+        """Store one job, and return once the broker has confirmed it.
 
-        A job given by name whose code is not imported here goes to `queue` or the default queue. Its arguments are
-        not checked and its hooks do not run. It is unique if a worker has announced it as unique. If only its code
-        can compute its key and no `unique_key` is given, OptionInvalid is raised.
+        A job given by name whose code isn't imported here goes to `queue` or the default queue. Its arguments aren't
+        checked and its hooks don't run. It is unique if a worker has announced it as unique. Raises OptionInvalid if
+        its key can only be computed by its code and `unique_key` isn't given.
 
-        Raises ArgumentsInvalid, SerializationError, QueueNameInvalid, IdInvalid, and within the setting
-        publish_timeout BrokerUnavailable, BrokerRefused or PublishRefused.
+        Raises ArgumentsInvalid, SerializationError, QueueNameInvalid, IdInvalid, and within the setting publish_timeout
+        BrokerUnavailable, BrokerRefused or PublishRefused.
         """
         return self.enqueue_as("", job, args, kwargs, **options)
 
     def enqueue_as(
         self, id: str, job: JobDefinition | str, args: Sequence[Any], kwargs: Mapping[str, Any], /, **options: Any
     ) -> Job:
-        """`enqueue` with an id from `new_id`, for a caller that has already returned that id.
+        """Like `enqueue`, with an id from `new_id` that the caller has already returned to its own caller.
 
         Unlike the option `id`, it doesn't become the key of a unique job. "" means a new id.
         """
@@ -89,9 +89,9 @@ class Client:
             return prepared.job if prepared.message is None else _stored(io, prepared)
 
     def enqueue_message(self, message: Message) -> Job:
-        """Store a job from a finished message, for a caller that does not encode its arguments. See `enqueue`.
+        """Store a job whose message is already built. See `enqueue`.
 
-        If another job has its unique key, nothing is stored and DuplicateJob is raised.
+        If another job holds its unique key, nothing is stored and DuplicateJob is raised.
         """
         lock, request = lock_of(message), None
         if lock is not None:
@@ -106,7 +106,7 @@ class Client:
         kwargs: Mapping[str, Any] = NOTHING,
         **options: Unpack[EnqueueOptions],
     ) -> Job:
-        """`enqueue` for asyncio programs: does not block the event loop. Hooks run in the caller's loop."""
+        """Like `enqueue`, without blocking the event loop. Hooks run in the caller's loop."""
         io = self._io()
         with tracing.enqueuing(job) as span:
             if self._announced.stale and isinstance(job, str) and registry.find(job) is None:
@@ -123,22 +123,23 @@ class Client:
         calls: Iterable[Call],
         **options: Unpack[ManyOptions],
     ) -> list[Job]:
-        """Store many jobs in order, with overlapping confirms; returns once all are stored.
+        """Store many jobs in order with overlapping confirms, and return once all are stored.
 
-        `calls` is read while the jobs are sent, and may have any length. If a call raises, the jobs before it are
-        stored. If the broker refuses a job or is unavailable, jobs before and after it may be stored. A note on the
-        error says how many are certainly stored.
+        `calls` may have any length, and is read while jobs are sent. If preparing a call raises, the jobs before it are
+        stored. If the broker refuses a job or becomes unavailable, jobs before and after it may be stored. A note on
+        the error says how many are certainly stored.
         """
         io = self._io()
         with tracing.enqueuing(None) as span:
             return ManyJobs(io).store(prepare(self, *call, options, span) for call in calls)
 
     def publish(self, topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
-        """Publish an event to all groups that subscribe to its topic; returns its id once the broker has confirmed it.
+        """Publish an event to all groups that subscribe to its topic, and return its id once the broker has confirmed
+        it.
 
-        Raises TopicInvalid, SerializationError, NoSubscriber if the topic has no subscriber and the setting
-        events_unsubscribed refuses such events, and within the setting publish_timeout BrokerUnavailable,
-        BrokerRefused or PublishRefused.
+        Raises TopicInvalid, SerializationError, NoSubscriber if nothing subscribes to the topic and the setting
+        events_unsubscribed refuses such events, and within the setting publish_timeout BrokerUnavailable, BrokerRefused
+        or PublishRefused.
         """
         io = self._io()
         with tracing.enqueuing(topic) as span:
@@ -147,7 +148,7 @@ class Client:
         return event.message.id
 
     async def publish_async(self, topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
-        """`publish` for asyncio programs: does not block the event loop."""
+        """Like `publish`, without blocking the event loop."""
         io = self._io()
         with tracing.enqueuing(topic) as span:
             event = prepare_event(self, topic, payload, dict(options), span)
@@ -157,18 +158,18 @@ class Client:
     def run(
         self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False, within: float | None = None
     ) -> T:
-        """Run a coroutine function with the broker's session, on the client's own event loop; returns its result.
+        """Run a coroutine function with the broker's session on the client's event loop, and return its result.
 
-        With `again`, it runs a second time if the session turns out to be lost; use it only for idempotent work.
-        Raises BrokerUnavailable if no session can be opened within publish_timeout. The function may run for any
-        time, unless `within` limits how many seconds the caller waits; BrokerUnavailable is raised after that.
+        With `again`, it runs a second time if the session turns out to be lost, so it must be idempotent. Raises
+        BrokerUnavailable if no session can be opened within publish_timeout, or if the caller has waited for `within`
+        seconds (default: no limit).
         """
         return self._io().run(function, again=again, within=within)
 
     def unique_job(self, name: str) -> UniqueJob | None:
-        """The announcement of a unique job; it may be a few seconds old.
+        """Return the announcement of a unique job, which may be a few seconds old.
 
-        None if the job is not unique, or if no worker has announced it. Raises BrokerUnavailable.
+        None if no worker has announced the job as unique. Raises BrokerUnavailable.
         """
         if self._announced.stale:
             asked = self._ask_announced()
@@ -176,39 +177,39 @@ class Client:
         return self._announced.find(name)
 
     def job_by_id(self, id: str) -> Job:
-        """A handle of the job with this id, enqueued by any client. Sends no request. Raises IdInvalid."""
+        """Return a handle for the job with this id, enqueued by any client. Sends no request. Raises IdInvalid."""
         return Job(check_id(id), "", "", _client=self)
 
     @staticmethod
     def unpickled_job(fields: dict[str, Any]) -> Job:
-        """A handle that another process pickled; it uses the default client of this process."""
+        """Return the handle that another process pickled. It uses this process's default client."""
         return Job(**fields, _client=cast("Client", _DefaultClient()))
 
     @property
     def trouble(self) -> Trouble | None:
-        """The last known problem with the broker or this user's permissions. Sends no request."""
+        """The last known problem with the broker or the user's permissions. Sends no request."""
         thread = self._thread
         return None if thread is None else thread.trouble
 
     def watch(self, question: Question[T]) -> T:
-        """Run a coroutine function with the client's journal subscription, on its event loop; returns its result."""
+        """Run a coroutine function with the client's journal subscription on its event loop, and return its result."""
         return self._io().result(self.begin_watch(question))
 
     def begin_watch(self, question: Question[T]) -> "Future[T]":
-        """`watch` without waiting; returns a future to wait for."""
+        """Like `watch`, but returns a future instead of waiting."""
         return self._io().watch(question)
 
     async def watch_async(self, question: Question[T]) -> T:
-        """`watch` for asyncio programs: does not block their event loop."""
+        """Like `watch`, without blocking the event loop."""
         return await asyncio.wrap_future(self.begin_watch(question))
 
     def write_record(self, kind: str, fields: Mapping[str, Any]) -> None:
-        """Queue a record for the journal. palermo.core.journal_records.RecordKind lists the fields of each kind."""
+        """Queue a record for the journal. See palermo.core.journal_records.RecordKind for the fields of each kind."""
         with suppress(BrokerUnavailable):  # the client is being closed
             self._io().write_record(kind, fields)
 
     def close(self) -> None:
-        """End the session within a bounded time. The client can be used again, and then opens a new session."""
+        """End the session within a bounded time. Later use opens a new session."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.close()
@@ -224,14 +225,14 @@ class Client:
         return f"<palermo client of {self.settings.address}>"
 
     def _ask_announced(self) -> "Future[Announced]":
-        # A connection that died unnoticed is given up after half of the timeout. A connection that cannot be opened is
-        # retried until the timeout, as for a publish.
+        # A connection that died unnoticed is given up after half of the timeout. Opening a connection is retried until
+        # the timeout, as for a publish.
         timeout = self.settings.publish_timeout
         return self._io().begin_patiently(self._announced.question(timeout / 2), within=timeout)
 
     def _io(self) -> IoThread:
         thread = self._thread
-        # The parent's thread does not exist in a forked child, so it is not alive there.
+        # In a forked child, the parent's thread isn't alive.
         if thread is not None and thread.alive:
             return thread
         with forking.guard:
@@ -243,11 +244,11 @@ class Client:
             return self._thread
 
     def _import(self) -> None:
-        """Import what the first publish needs, under `forking.guard`: a fork waits for these imports."""
+        """Import what the first publish needs. Holds `forking.guard`, so that a fork waits for the imports."""
         import encodings.idna  # noqa: F401 - the first look-up of a host name imports it
 
         self.serializers.names()
-        with suppress(ImportError, AttributeError, UrlInvalid):  # opening the session reports them
+        with suppress(ImportError, AttributeError, UrlInvalid):  # opening the session reports the error
             opener(self._session.address)
 
 
@@ -259,7 +260,7 @@ _default: Client | None = None
 
 
 def default_client() -> Client:
-    """The default client, created from the settings on first use. Raises SettingInvalid."""
+    """Return the default client, created from the settings on first use. Raises SettingInvalid."""
     global _default
     client = _default
     if client is None:
@@ -270,7 +271,7 @@ def default_client() -> Client:
 
 
 class _DefaultClient:
-    """Lazy reference to the default client, so that it need not exist before a handle is used."""
+    """Reference to the default client, which is created when a handle first needs it."""
 
     unpickled_job = staticmethod(Client.unpickled_job)
 
@@ -279,17 +280,17 @@ class _DefaultClient:
 
 
 def chosen_settings() -> Settings | None:
-    """The settings of the default client, or None if it doesn't exist yet."""
+    """Return the default client's settings, or None before it exists."""
     client = _default
     return None if client is None else client.settings
 
 
-#: The client that a test has lent to this process. `use` does not replace it.
+#: The client of a running `lend`. `use` doesn't replace it.
 _lent: Client | None = None
 
 
 def use(client: Client) -> Client:
-    """Make this the default client, and close the previous one. A lent client stays the default."""
+    """Make this the default client and close the previous one. A client set by `lend` stays the default."""
     global _default
     with forking.guard:
         if _lent is not None:
@@ -302,9 +303,10 @@ def use(client: Client) -> Client:
 
 @contextmanager
 def lend(client: Client) -> Iterator[Client]:
-    """Make this the default client while the context lasts, even if the program calls `connect`; then close it.
+    """For tests: make this the default client within the context, even if the program calls `connect`, and close it
+    afterwards.
 
-    The previous default client stays open, and becomes the default again afterwards.
+    The previous default client stays open and is restored.
     """
     global _default, _lent
     with forking.guard:
@@ -318,7 +320,7 @@ def lend(client: Client) -> Iterator[Client]:
 
 
 def connect(url: str | None = None, **settings: Unpack[SettingArguments]) -> Client:
-    """Choose the broker and other settings for this process; settings that aren't given are loaded as usual.
+    """Choose the broker and other settings for this process. Settings that aren't given come from the usual sources.
 
     Nothing is opened before the first enqueue. Replaces the default client and closes the previous one. Raises
     SettingInvalid, UrlInvalid.
@@ -332,20 +334,20 @@ def enqueue(
     kwargs: Mapping[str, Any] = NOTHING,
     **options: Unpack[EnqueueOptions],
 ) -> Job:
-    """Store one job by its name, whether or not its code is imported here. See Client.enqueue."""
+    """Store one job by name, whether or not its code is imported here. See Client.enqueue."""
     return default_client().enqueue(job, args, kwargs, **options)
 
 
 def publish(topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
-    """Publish an event to all groups that subscribe to its topic; returns its id. See Client.publish."""
+    """Publish an event to all groups that subscribe to its topic, and return its id. See Client.publish."""
     return default_client().publish(topic, payload, **options)
 
 
 async def publish_async(topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
-    """`publish` for asyncio programs: does not block the event loop."""
+    """Like `publish`, without blocking the event loop."""
     return await default_client().publish_async(topic, payload, **options)
 
 
 def job_by_id(id: str) -> Job:
-    """A handle of the job with this id, enqueued by any client. Raises IdInvalid."""
+    """Return a handle for the job with this id, enqueued by any client. Raises IdInvalid."""
     return default_client().job_by_id(id)

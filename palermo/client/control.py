@@ -1,4 +1,4 @@
-"""Operations of a job's handle: send a signal to a workflow, cancel a job."""
+"""Operations of a job's handle: signal a workflow, cancel a job."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from palermo.errors import BodyTooLarge, OptionInvalid
 #: Maximum size of a signal's value, in bytes.
 MAX_SIGNAL = 65_536
 
-#: Seconds to wait for workers to confirm that they cancel the job.
+#: Seconds to wait for workers to confirm a cancellation.
 _PATIENCE = 5.0
 
 
 def signal(client: JobClient, id: str, name: str, value: Any) -> Question[None]:
-    """Send a signal to a workflow. Raises the same as Job.signal."""
+    """Send a signal to a workflow. Raises the same errors as Job.signal."""
     serializer = client.serializers.get(client.settings.serializer)
     if not serializer.safe:
         serializer = client.serializers.get("json")

@@ -36,60 +36,60 @@ if TYPE_CHECKING:
     from palermo.jobs.batch import Batch
 
 P = ParamSpec("P")
-#: Return type of a job; for a coroutine function, the type of the awaited value.
+#: Return type of a job, or of its awaited value if it is a coroutine function.
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-#: Return type of a direct call of the function.
+#: Return type of calling the function directly.
 C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
-#: Type of one batch item, of the list that the function takes, and of the return value of a direct call.
+#: Types of a batch item, of the list that the function takes, and of its return value when called directly.
 T = TypeVar("T")
 L = TypeVar("L")
 K = TypeVar("K", bound="JobClass")
 
 
 class HasProcess(Protocol[P, R_co]):
-    """A class with a `process` method, as class jobs have."""
+    """A class with a `process` method."""
 
     def process(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
 
 class TakesBatches(Protocol[T]):
-    """A class job that is called with a list."""
+    """A class job that takes a list."""
 
     def process(self, items: "Batch[T]", /) -> Any: ...
 
 
 class AwaitsProcess(Protocol[P, R_co]):
-    """A class job whose `process` is a coroutine function; the awaited value is the job's result."""
+    """A class job whose `process` is a coroutine function. The job's result is the awaited value."""
 
     async def process(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
 
 class Enqueuer(Generic[P, R]):
-    """A job with options, as `.options()` returns it."""
+    """A job with the options given to `.options()`."""
 
     __slots__ = ("definition", "given")
 
     def __init__(self, definition: JobDefinition, **options: Any) -> None:
         self.definition = definition
-        #: The options that were given to `.options()`; outboxes read them.
+        #: The options given to `.options()`, for outboxes.
         self.given = options
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Store one job on the broker, with these arguments.
+        """Store one job with these arguments, and return once the broker has confirmed it.
 
-        Returns once the broker has confirmed it. Raises ArgumentsInvalid, EncodeError, BodyTooLarge, and within the
-        setting publish_timeout BrokerUnavailable, BrokerRefused or PublishRefused.
+        Raises ArgumentsInvalid, EncodeError, BodyTooLarge, and within the setting publish_timeout BrokerUnavailable,
+        BrokerRefused or PublishRefused.
         """
         return _client().enqueue(self.definition, args, kwargs, **self.given)
 
     def enqueue_many(self, calls: Iterable[Arguments]) -> list[Job[R]]:
-        """Store many jobs, with overlapping confirms.
+        """Store many jobs with overlapping confirms.
 
-        Each call is a tuple or list of positional arguments, or a dict of keyword arguments. Calls are read while
-        the jobs are sent, so they may come from a generator. If a call raises, the jobs before it are stored. A note
-        on every error says how many jobs are certainly stored.
+        Each call is a tuple or list of positional arguments, or a dict of keyword arguments. `calls` may be a
+        generator, since it is read while jobs are sent. If a call is invalid, the jobs before it are stored. A note on
+        every error says how many jobs are certainly stored.
         """
         if "id" in self.given:
             raise OptionInvalid(
@@ -99,22 +99,24 @@ class Enqueuer(Generic[P, R]):
         return _client().enqueue_many(((self.definition, *split_arguments(call)) for call in calls), **self.given)
 
     def enqueue_in(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """`enqueue` for a job that runs after a delay, in seconds or as a timedelta. Also raises OptionInvalid."""
-        # The delay starts at the call: the first call in a process imports the client, which takes up to a second.
+        """Like `enqueue`, for a job that runs after a delay in seconds or as a timedelta. Also raises OptionInvalid."""
+        # The delay starts now, because the first call in a process imports the client, which takes up to a second.
         called_at, client = clock.now(), _client()
         run_at = called_at + wait if (wait := delay_seconds(delay)) else None
         options = {**self.given, "delay": None if wait else 0, "run_at": run_at}
         return client.enqueue(self.definition, args, kwargs, **options)
 
     def enqueue_at(self, at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """`enqueue` for a job that runs at this instant (aware datetime, or Unix seconds). Raises OptionInvalid too."""
+        """Like `enqueue`, for a job that runs at an instant (aware datetime or Unix seconds). Also raises
+        OptionInvalid.
+        """
         if at is None:
             raise OptionInvalid("enqueue_at got None as the time. Pass a time, or call enqueue to run the job now.")
         options = {**self.given, "delay": None, "run_at": at}
         return _client().enqueue(self.definition, args, kwargs, **options)
 
     async def enqueue_async(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """`enqueue` for asyncio programs: does not block the event loop."""
+        """Like `enqueue`, without blocking the event loop."""
         return await _client().enqueue_async(self.definition, args, kwargs, **self.given)
 
     def __repr__(self) -> str:
@@ -126,14 +128,14 @@ class DecoratedJob(Enqueuer[P, R]):
     """The methods that the decorator adds to a function or class."""
 
     def options(self, **options: Unpack[StepOptions]) -> Enqueuer[P, R]:
-        """The job with other options for the jobs enqueued through it. See the table "Options of a job".
+        """Return the job with other options for enqueuing. See the table "Options of a job".
 
         Raises OptionInvalid, QueueNameInvalid, IdInvalid.
         """
         return Enqueuer(self.definition, **read_options(options, STEP_OPTIONS, ".options()"))
 
     def dequeue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Remove all waiting jobs with these arguments from the job's queue; returns how many."""
+        """Remove all waiting jobs with these arguments from the job's queue, and return their number."""
         from palermo.client.actor import Actor
         from palermo.client.dequeue import dequeue
 
@@ -143,7 +145,7 @@ class DecoratedJob(Enqueuer[P, R]):
 
 
 class FunctionJob(DecoratedJob[P, R], Generic[P, C, R]):
-    """A decorated function. A call runs the function; `enqueue` enqueues it."""
+    """A decorated function. Calling it runs the function; `enqueue` enqueues a job."""
 
     __name__: str
 
@@ -156,11 +158,11 @@ class FunctionJob(DecoratedJob[P, R], Generic[P, C, R]):
         return self._function(*args, **kwargs)
 
     def hook(self, function: F) -> F:
-        """Register a hook for this job, by the function's name; it gets the job's arguments."""
+        """Register a hook for this job by the function's name. The hook takes the job's arguments."""
         return self.definition.own_hooks.add(function)
 
     def __reduce__(self) -> str:
-        return self.definition.target.__qualname__  # pickled by name, as functions are
+        return self.definition.target.__qualname__  # pickled by name, like a function
 
 
 if TYPE_CHECKING:
@@ -171,7 +173,7 @@ if TYPE_CHECKING:
         def __call__(self) -> Any: ...
 
     class BatchJob(DecoratedJob[[T], None], Generic[T, L, C]):
-        """A decorated function that takes batches: `enqueue` takes one item, a direct call takes the whole list."""
+        """A decorated batch function. `enqueue` takes one item; calling it directly takes the whole list."""
 
         def __call__(self, items: L, /) -> C: ...
 
@@ -179,10 +181,10 @@ if TYPE_CHECKING:
 
 
 class JobClass:
-    """Base class of class jobs, for type checkers: it declares the methods that the decorator adds.
+    """Base class that declares the decorator's methods for type checkers.
 
-    mypy ignores the return value of a class decorator. Either derive from this class, or use the plugin
-    `palermo.mypy_plugin` in mypy's settings.
+    mypy ignores the return type of class decorators. Derive job classes from this class, or enable the plugin
+    `palermo.mypy_plugin`.
     """
 
     definition: JobDefinition
@@ -264,7 +266,7 @@ _ADDED = ("definition", *(name for name in vars(JobClass) if not name.startswith
 
 
 class _ClassAttribute:
-    """An attribute that a decorated class gets. A subclass is another job, and does not have it until decorated."""
+    """An attribute added by the decorator. Subclasses don't inherit it, because each needs its own declaration."""
 
     def __init__(self, definition: JobDefinition, value: Any) -> None:
         self._definition = definition
@@ -320,9 +322,9 @@ def job(**options: Unpack[BatchOptions]) -> BatchDecorator: ...
 @overload
 def job(**options: Unpack[JobOptions]) -> JobDecorator: ...
 def job(target: Any = None, /, **options: Any) -> Any:
-    """Declare a function, or a class with `process`, as a job; with or without parentheses.
+    """Declare a function, or a class with `process`, as a job. Can be used with or without parentheses.
 
-    docs/reference/api.md lists the options, in the table "Options of a job"; docs/learn/jobs.md links the guide to
+    The table "Options of a job" in docs/reference/api.md lists the options, and docs/learn/jobs.md links to a guide for
     each.
 
     Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
@@ -332,11 +334,9 @@ def job(target: Any = None, /, **options: Any) -> Any:
 
 
 def declare(target: Any, options: Mapping[str, Any], kind: type[FunctionJob[..., Any, Any]] = FunctionJob) -> Any:
-    """Declare a function or class as a job and register it, with options from `read_options`.
+    """Declare and register a function or class as a job, with options from `read_options`.
 
-    A decorated function becomes an object of this `kind`.
-
-    Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
+    A decorated function becomes an object of class `kind`. Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """
     definition = define(target, **{name: value for name, value in options.items() if name not in RECURRING_OPTIONS})
     if any(name in options for name in RECURRING_OPTIONS):
@@ -361,14 +361,14 @@ def declare(target: Any, options: Mapping[str, Any], kind: type[FunctionJob[...,
 def _import_client() -> "Client":
     global _client
     module = sys.modules.get("palermo.client.client")
-    if module is None or not hasattr(module, "default_client"):  # not imported yet, or only in part
+    if module is None or not hasattr(module, "default_client"):  # not imported yet, or only partly
         with forking.guard:
             module = import_module("palermo.client.client")
     _client = module.default_client
     return _client()
 
 
-#: Returns the default client; the first call imports its code.
+#: Returns the default client. The first call imports its module.
 _client: "Callable[[], Client]" = _import_client
 
 

@@ -1,4 +1,4 @@
-"""Removes waiting jobs from their queue by name and arguments, as Resque's `dequeue` does."""
+"""Removes waiting jobs from their queue by name and arguments, like Resque's `dequeue`."""
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from palermo.settings.settings import Settings
 if TYPE_CHECKING:
     from palermo.client.client import Client
 
-#: Runs a request with the client's session, as `Client.run` does.
+#: Runs a request with the client's session, like `Client.run`.
 Ask = Callable[[Callable[[Broker], Coroutine[Any, Any, SweepProgress]]], SweepProgress]
 
 
@@ -33,7 +33,7 @@ def dequeue(
     queue: str | None = None,
     progress: Callable[[SweepProgress], None] | None = None,
 ) -> int:
-    """Remove these jobs from their queue, run the dequeue hooks, and record it in the journal; returns how many.
+    """Remove these jobs from their queue, run the dequeue hooks, and record the action. Returns the number removed.
 
     See inspector.jobs.dequeue.
     """
@@ -70,7 +70,7 @@ def count(
     ask: Ask,
     queue: str | None = None,
 ) -> int:
-    """Number of jobs that `dequeue` would remove."""
+    """Count the jobs that `dequeue` would remove."""
     place = check_job_queue(queue or queue_of(client.settings, job))
     fits = _fitting(client, job, registry.find(job), args, kwargs)
     found: list[bool] = []
@@ -84,18 +84,18 @@ def count(
 
 
 def queue_of(settings: Settings, job: str) -> str:
-    """The queue of a job by its name: its declared queue if its code is imported here, otherwise the default queue."""
+    """Return a job's declared queue if its code is imported here, otherwise the default queue."""
     definition = registry.find(job)
     return settings.default_queue if definition is None else definition.queue_in(settings)
 
 
 class SameArguments:
-    """Matches messages with exactly these arguments.
+    """A predicate for messages with exactly these arguments.
 
-    Arguments are compared as decoded from the wire, where 1 is not True and a tuple equals a list. Arguments from an
-    unsafe serializer (pickle) are never decoded for this, so they never match.
+    Arguments are compared in their decoded form, where 1 differs from True but a tuple equals a list. Pickled arguments
+    never match, because decoding them would run foreign code.
 
-    Raises EncodeError for arguments that cannot be serialized.
+    Raises EncodeError if the arguments can't be serialized.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class SameArguments:
         serializers: Serializers,
     ) -> None:
         self._serializers = serializers
-        # Encode and decode them, so that dataclasses and enums look as they do in the messages.
+        # Encode and decode them, so that dataclasses and enums are in the same form as in messages.
         encoded = serializers.encode(args or (), kwargs or {}, job=job, id="-")
         probe = Message(id="-", queue="-", job=job, body=encoded.body, content_type=encoded.content_type)
         self._wanted: tuple[list[object], dict[str, object]] = unpack(
@@ -115,7 +115,7 @@ class SameArguments:
         )
 
     def __call__(self, message: Message, *, one: bool) -> bool:
-        """`one` is for jobs declared with arguments="one", whose body is their single argument."""
+        """`one` is for jobs declared with arguments="one", whose body is their only argument."""
         there = arguments_of(message, self._serializers, one=one)
         return there is not None and _same(there[0], self._wanted[0]) and _same(there[1], self._wanted[1])
 
@@ -127,9 +127,9 @@ def _fitting(
     args: Sequence[object] | None,
     kwargs: Mapping[str, object] | None,
 ) -> Callable[[Message], bool]:
-    """A predicate for messages of this job, with these arguments if any are given.
+    """Return a predicate for messages of this job, with these arguments if any are given.
 
-    Raises EncodeError for arguments that cannot be serialized.
+    Raises EncodeError if the arguments can't be serialized.
     """
     if args is None and kwargs is None:
         return lambda message: message.job == job
@@ -149,7 +149,7 @@ def _same(left: object, right: object) -> bool:
             return len(left) == len(right) and all(map(_same, left, right))
         case dict(), dict():
             return left.keys() == right.keys() and all(_same(value, right[key]) for key, value in left.items())
-        case float(), float() if left != left:  # NaN, which does not equal even itself
+        case float(), float() if left != left:  # NaN isn't equal to itself
             return right != right
         case _:
             return left == right

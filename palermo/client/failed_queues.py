@@ -1,4 +1,4 @@
-"""All failed jobs of a broker: in one queue or, with failed_per_queue, in one failed queue per queue."""
+"""All failed jobs of a broker: in a single queue or, with failed_per_queue, in a failed queue per queue."""
 
 import logging
 from collections.abc import Callable, Collection
@@ -18,14 +18,14 @@ log = logging.getLogger("palermo.worker")
 
 
 async def failed_queues(broker: Broker) -> dict[str, int]:
-    """The number of failed jobs in each failed queue, by queue name."""
+    """Return the number of jobs in each failed queue, by queue name."""
     return {queue.name: queue.pending for queue in await broker.queues() if is_failed(queue.name)}
 
 
 async def browse_failed(broker: Broker, *, offset: int, limit: int, newest: bool) -> Page:
-    """A page of all failed jobs: queue after queue, each in its order.
+    """Return a page of all failed jobs, queue by queue, each in its own order.
 
-    While another reader holds jobs of a queue, the page shows fewer of them, or none, but counts them all.
+    Jobs held by another reader are missing from the page but are counted.
     """
     queues = await failed_queues(broker)
     messages: list[Message] = []
@@ -53,10 +53,10 @@ async def sweep_failed(
     only_look: bool = False,
     ids: Collection[str] = (),
 ) -> SweepProgress:
-    """Let the judge decide about every failed job. `progress` gets the combined progress through all queues.
+    """Let the judge decide about every failed job. `progress` receives the combined progress over all queues.
 
     With `ids`, the judge must keep all other jobs, and may be called only for these. With `only_look`, it must keep
-    every job; queues that reading would change are skipped.
+    every job, and queues that can't be read without changing them are skipped.
     """
     queues = await failed_queues(broker)
     if only_look:
@@ -84,9 +84,9 @@ async def _is_browsable(broker: Broker, queue: str) -> bool:
 
 
 async def trim_failed(broker: Broker, *, max_age: float | None, max_count: int | None, now: float) -> int:
-    """Remove failed jobs older than `max_age` seconds and, oldest first, those above `max_count` in a queue.
+    """Remove failed jobs older than `max_age` seconds, and the oldest ones above `max_count` per queue.
 
-    `now` is Unix seconds. Returns the number of removed jobs.
+    `now` is in Unix seconds. Returns the number of removed jobs.
     """
     removed = 0
     for queue, held in (await failed_queues(broker)).items():
@@ -100,9 +100,9 @@ async def trim_failed(broker: Broker, *, max_age: float | None, max_count: int |
 
 
 def retention_judge(surplus: int, before: float | None) -> Callable[[Message], SweepDecision]:
-    """Decide about failed jobs, oldest first: remove the first `surplus` and those that failed before an instant.
+    """Return a judge that removes the first `surplus` failed jobs, and those that failed before `before`.
 
-    A job without a failure time, for example from another program, has no age.
+    It must see the jobs oldest first. A job without a failure time, for example from another program, has no age limit.
     """
     left = surplus
 
@@ -133,9 +133,9 @@ RETENTION_EVERY = 60.0
 
 
 class FailedRetention:
-    """Keeps failed jobs within the configured maximum age and count.
+    """Removes failed jobs above the configured maximum age and count.
 
-    A worker removes the oldest ones when it starts, and after failures at most once a minute.
+    A worker calls it when it starts and after failures, at most once a minute.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -1,13 +1,13 @@
-"""Fork safety: pauses threads before a fork, and closes sessions before a process ends.
+"""Fork safety: pauses threads before a fork, and closes sessions before a process exits.
 
-If a process is forked while another thread imports a module, the child finds that module's lock held forever, and
-hangs when it imports the same module. Therefore lazy imports and lazy initialization run under `guard`, which a fork
-also takes. `running` contains everything that has its own thread.
+If a process forks while another thread is importing a module, the child finds that module's lock held forever, and
+hangs when it imports the same module. Therefore lazy imports and lazy initialization hold `guard`, which a fork
+acquires too. `running` contains every object with its own thread.
 
-Before a fork, handlers run in the reverse order of their registration. `logging` and `concurrent.futures` hold locks
-over a fork that an import or a session may need. They are imported first, so that our handler pauses everything
-before those locks are taken. Code imported under `guard` must not register a before-fork handler: the fork that
-waits for the import would run only the after-fork half of it.
+Before a fork, handlers run in the reverse order of their registration. `logging` and `concurrent.futures` register
+handlers that hold locks during a fork. They are imported first, so that our handler runs before theirs: imports and
+sessions may need those locks to finish. Code imported under `guard` must not register a before-fork handler, because a
+fork that is waiting for the import would run only its after-fork half.
 """
 
 import atexit
@@ -16,18 +16,18 @@ import threading
 from contextlib import suppress
 from typing import Protocol
 
-with suppress(RuntimeError):  # while the interpreter shuts down, logging can no longer be imported
+with suppress(RuntimeError):  # logging can't be imported during interpreter shutdown
     import concurrent.futures.thread  # noqa: F401 - it imports logging
 
 
 class Running(Protocol):
-    """A thread that can pause."""
+    """An object with a thread that can pause."""
 
     def pause_for_fork(self) -> None:
-        """Pause before a fork, without open files or sockets that a child process must not inherit."""
+        """Pause before a fork, and close files and sockets that a child must not inherit."""
 
     def resume_after_fork(self) -> None:
-        """Continue after the fork, in the parent. In the child process the thread does not exist."""
+        """Continue after the fork, in the parent. The thread doesn't exist in the child."""
 
     def close(self) -> None:
         """End, within a bounded time."""
@@ -38,7 +38,7 @@ guard = threading.RLock()
 
 running: set[Running] = set()
 
-#: Objects that a forked child inherited. They are never closed: their sockets and files belong to the parent.
+#: Objects that a forked child inherited. They are never closed, because their sockets and files belong to the parent.
 _inherited: list[Running] = []
 
 

@@ -1,14 +1,14 @@
-"""The client's I/O thread: one event loop and one session with the broker, opened on demand and reopened after a loss.
+"""The client's I/O thread: an event loop with one session, which is opened on demand and reopened if lost.
 
-Other threads pass it messages and wait; their confirms overlap on the one session. Each hop between threads costs up
-to a tenth of a whole publish. Therefore a publish is one call into the loop and one lock back, or only the lock if
-the thread can send its message itself. client/sender.py does the work in the loop.
+Other threads pass messages to it and wait, and their confirms overlap on the one session. Each hop between threads
+costs up to a tenth of a publish. A publish therefore takes one call into the loop and one lock back, or just the lock
+if the thread can send its message itself. The work in the loop is in client/sender.py.
 
-The setting publish_timeout covers everything: name lookup, connecting, a session that turns out to be dead,
-publishing again. If a session answers nothing at all to a single small message for half of that time, it is treated
-as a black hole (a firewall that has dropped the connection sends no reset) and replaced, while there is time to
-publish again. Many messages, a large message and keyed jobs may legitimately take that long. Publishing again may
-duplicate a job but never loses one.
+The setting publish_timeout covers everything: name lookup, connecting, discovering that a session is dead, and
+publishing again. A session that doesn't answer a single small message for half of that time is treated as a black hole,
+for example a connection that a firewall dropped without a reset. It is replaced while there is time to publish again.
+Many messages, a large message and keyed jobs may legitimately take that long. Publishing again may duplicate a job but
+never loses one.
 """
 
 import asyncio
@@ -36,15 +36,15 @@ from palermo.event_loop import new_event_loop
 
 T = TypeVar("T")
 
-#: Seconds that a caller waits beyond the loop's own deadline; only reached if the loop hangs.
+#: Seconds that a caller waits beyond the loop's own deadline, in case the loop hangs.
 _GRACE = 0.25
 
-#: Seconds before a request that found no broker is repeated.
+#: Seconds before a request is repeated if no broker was available.
 _AGAIN = 0.05
 
 
 class IoThread:
-    """An event loop in its own thread, and the session that it keeps."""
+    """A thread with an event loop and a session."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class IoThread:
         level: JournalLevel,
         arguments: Callable[[Message], dict[str, Any]] | None = None,
     ) -> None:
-        """`level` is the journal level for enqueued jobs; `arguments` is the same as for Recorder.
+        """`level` is the journal level for enqueued jobs; `arguments` is passed to the Recorder.
 
         Raises BrokerUnavailable if no thread can be started.
         """
@@ -80,7 +80,7 @@ class IoThread:
     # -- called by other threads
 
     def store(self, messages: Message | Event | Sequence[Message], key_requests: Sequence[KeyRequest] = ()) -> Publish:
-        """Store messages, or publish one event, and keyed jobs; returns once all are confirmed."""
+        """Store messages, or publish one event, and keyed jobs. Returns once all are confirmed."""
         publish = self.send(messages, key_requests=key_requests)
         self.wait(publish)
         return publish
@@ -88,7 +88,7 @@ class IoThread:
     async def store_async(
         self, messages: Message | Event | Sequence[Message], key_requests: Sequence[KeyRequest] = ()
     ) -> Publish:
-        """`store` for another event loop, without blocking it."""
+        """Like `store`, for another event loop, which isn't blocked."""
         future: Future[None] = Future()
         publish = self.send(messages, future=future, key_requests=key_requests)
         ended, half = asyncio.wrap_future(future), self._timeout / 2
@@ -113,17 +113,17 @@ class IoThread:
         future: "Future[None] | None" = None,
         key_requests: Sequence[KeyRequest] = (),
     ) -> Publish:
-        """Start to store one message, or many in order, and keyed jobs. The caller then calls `wait`.
+        """Start to store messages in order, and keyed jobs. The caller must then call `wait`.
 
-        With `after`, another publish, its timeout starts once that one is written. With `future`, the caller waits
-        for the future in an event loop.
+        With `after`, the timeout starts once that publish is written. With `future`, the caller awaits the future in an
+        event loop.
         """
         if threading.get_ident() == self._thread.ident:
             raise _own_thread()
         publish = Publish(messages, after, future, key_requests)
         try:
             # Fast path: a waiting thread sends a message itself. benchmarks.enqueue one: 0.66 without, 1.07 with. An
-            # event loop does not, because it must not block on a file.
+            # event loop doesn't, because writing to a file would block it.
             written = future is None and self._sender.write(publish)
         except BaseException:  # Ctrl-C, perhaps while sending
             self.abandon(publish)
@@ -136,9 +136,9 @@ class IoThread:
         return publish
 
     def wait(self, publish: Publish) -> None:
-        """Wait until the publish has ended, within publish_timeout of this call, and raise its error.
+        """Wait until the publish ends, within publish_timeout of this call. Raises its error.
 
-        For chained publishes, wait for the first one first.
+        Chained publishes must be waited for in order.
         """
         half = self._timeout / 2
         try:
@@ -146,7 +146,7 @@ class IoThread:
             if not ended:
                 self._call(lambda: self._sender.take_over(publish))
                 ended = publish.done.acquire(timeout=half + _GRACE)
-        except BaseException:  # Ctrl-C: the caller no longer waits
+        except BaseException:  # Ctrl-C: the caller has stopped waiting
             self.abandon(publish)
             raise
         if not ended:
@@ -156,34 +156,34 @@ class IoThread:
             raise _copy_of(publish.error)
 
     def abandon(self, publish: Publish) -> None:
-        """Stop a publish without a waiting caller."""
+        """Stop a publish whose caller doesn't wait."""
         self._call(lambda: self._sender.abandon(publish))
 
     def run(
         self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False, within: float | None = None
     ) -> T:
-        """Run the coroutine function with the session, within this number of seconds; returns its result.
+        """Run the coroutine function with the session, and return its result.
 
-        Without `within`, only the time to open a session is limited. With `again`, it runs a second time on a new
-        session if the session turns out to be lost.
+        `within` limits the whole call in seconds; without it, only opening the session is limited. With `again`, the
+        function runs a second time on a new session if the session turns out to be lost.
         """
         return self.result(self._begin(lambda: self._ask_within(function, again, within)))
 
     def begin_patiently(self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, within: float) -> "Future[T]":
-        """Start the coroutine function, and repeat it for this number of seconds while no broker is available."""
+        """Start the coroutine function, and repeat it for `within` seconds while no broker is available."""
         return self._begin(lambda: self._ask_patiently(function, within))
 
     def watch(self, question: Question[T]) -> "Future[T]":
-        """Start the coroutine function with the shared journal subscription; returns a future to wait for."""
+        """Start the coroutine function with the shared journal subscription, and return a future."""
         return self._begin(lambda: question(self._watch))
 
     def result(self, future: "Future[T]") -> T:
-        """Wait for a future without a time limit; returns its result."""
+        """Wait for a future without a time limit, and return its result."""
         try:
             return future.result()
         except CancelledError:
             raise self._keeper.closed_error() from None
-        except BaseException:  # Ctrl-C: the operation on the broker must stop too
+        except BaseException:  # Ctrl-C must also stop the operation on the broker
             future.cancel()
             raise
 
@@ -192,7 +192,7 @@ class IoThread:
         self._call(lambda: self.recorder.add(kind, fields))
 
     def close(self) -> None:
-        """End the session and the thread within a bounded time. Pending publishes fail. May be called again."""
+        """End the session and the thread within a bounded time. Pending publishes fail. Safe to call again."""
         if self._closed:
             return
         self._closed = True
@@ -201,12 +201,11 @@ class IoThread:
             self._thread.join(2 * CLOSE_TIMEOUT + _GRACE)
 
     def pause_for_fork(self) -> None:
-        """Before a fork: close a session on a file, and pause until `resume_after_fork`.
+        """Pause before a fork, until `resume_after_fork`, and close a session on a SQLite file.
 
-        The thread may be importing modules for its first session, and the child would find the import lock held
-        forever. SQLite's locks belong to the process. A child process with the open file takes them for its own: it
-        could wait forever, or corrupt the file. A connection to a server stays open, since the child process never
-        touches it.
+        The thread may be importing modules for its first session, whose import locks a child would find held forever.
+        An inherited SQLite file is also unsafe: its locks belong to the process, so a child could wait forever or
+        corrupt the file. Connections to servers stay open, because the child never uses them.
         """
         if not self.alive or threading.get_ident() == self._thread.ident:
             return
@@ -224,7 +223,7 @@ class IoThread:
 
     @property
     def trouble(self) -> Trouble | None:
-        """The problem that the broker has reported on the session, if any."""
+        """The problem reported by the broker on the session, if any."""
         session = self._keeper.session
         return None if session is None else session.trouble
 
@@ -252,7 +251,7 @@ class IoThread:
         try:
             self._loop.run_forever()
         finally:
-            # Not shutdown_default_executor: it would wait for a name lookup that hangs.
+            # Don't call shutdown_default_executor, which waits for a hanging name lookup.
             self._loop.close()
 
     async def _ask_within(
@@ -299,14 +298,14 @@ class IoThread:
             await self.recorder.close(CLOSE_TIMEOUT)
             await _cancel_others()
             await self._keeper.close()
-            await _cancel_others()  # on a slow machine a leader's connection may still be closing
-            await asyncio.sleep(0)  # dropped transports close in the next iteration of the loop
+            await _cancel_others()  # on a slow machine, a connection to the leader may still be closing
+            await asyncio.sleep(0)  # transports close in the next iteration of the loop
         finally:
             self._loop.stop()
 
 
 async def _cancel_others() -> None:
-    """Cancel all other tasks of this loop, and wait a bounded time until they have ended."""
+    """Cancel all other tasks of this loop, and wait a bounded time for them to end."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -321,7 +320,9 @@ def _own_thread() -> RuntimeError:
 
 
 def _copy_of(error: BaseException) -> BaseException:
-    """A copy of an error to raise in this thread, so that a shared error does not collect all threads' tracebacks."""
+    """Return a copy of a shared error, so that the original doesn't accumulate the traceback of each thread that raises
+    it.
+    """
     if not isinstance(error, PalermoError):
         return error
     copy = type(error)(*error.args)

@@ -1,6 +1,6 @@
-"""Job calls, and the message for a call: its body, and a header for each option.
+"""Job calls and their messages, each with a body and a header per option.
 
-Law: only this module translates options into a message, for enqueued jobs and for runs of recurring jobs.
+Law: only this module translates options into messages, both for enqueued and for recurring jobs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,27 +22,27 @@ from palermo.settings.settings import Settings
 if TYPE_CHECKING:
     from palermo.client.status import JobClient
 
-#: Finds the announcement of a job whose code is not imported here, by the job's name.
+#: Finds the announcement of a job by name, if its code isn't imported here.
 Announced = Callable[[str], UniqueJob | None]
 
 
 class JobCall(NamedTuple):
-    """A call of a job, and the known facts about the job."""
+    """A call of a job, with the job's definition or announcement."""
 
     name: str
     #: None if the code is not imported here.
     definition: JobDefinition | None
-    #: The workers' announcement; None if the code is imported here, or if the job is not declared unique.
+    #: The announcement by a worker; None if the code is imported here, or the job isn't declared unique.
     announced: UniqueJob | None
-    #: Its queue, unless the call names another one.
+    #: The job's queue. An option of the call may override it.
     queue: str
-    #: The declared options that its messages carry.
+    #: The declared options that are sent with each message.
     declared: Mapping[str, Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
-    #: The arguments as in the body, with models as JSON values.
+    #: The arguments as written to the body, with models as JSON values.
     written: tuple[Sequence[Any], Mapping[str, Any]]
-    #: Whether the decoded body is the single argument.
+    #: Whether the body is the only argument, rather than a list of arguments.
     one: bool = False
 
 
@@ -53,7 +53,7 @@ def call_of(
     kwargs: Mapping[str, Any],
     announced: Announced = lambda name: None,
 ) -> JobCall:
-    """The call of a job with these arguments. Raises OptionInvalid, ArgumentsInvalid, QueueNameInvalid."""
+    """Bind a job to these arguments. Raises OptionInvalid, ArgumentsInvalid, QueueNameInvalid."""
     definition = registry.find(job) if isinstance(job, str) else job
     if definition is None:
         name = check_job_name(job)
@@ -82,11 +82,9 @@ def build_message(
     run_at: float | None = None,
     extra: Headers = NO_HEADERS,
 ) -> Message:
-    """The message of a call with the options `chosen`. The caller handles unique-key options.
+    """Build the message of a call with the options `chosen`. The options of unique keys are handled by the caller.
 
-    `now` is the enqueue time; None for a message whose times are set later.
-
-    Raises OptionInvalid, SerializationError.
+    `now` is the enqueue time, or None if the times are set later. Raises OptionInvalid, SerializationError.
     """
     settings = client.settings
     encoded = client.serializers.encode(
@@ -111,7 +109,7 @@ def build_message(
         preview=preview(*call.written),
         extra=extra,
     )
-    if not chosen:  # Fast path: in a loop, preparing a job without options takes 46 µs; 64 with one.
+    if not chosen:  # Fast path: in a loop, preparing a job without options takes 46 µs, and with one option 64 µs.
         return message
     return msgspec.structs.replace(message, **_optional_fields(call, chosen, now=now, run_at=run_at, extra=extra))
 
@@ -119,7 +117,7 @@ def build_message(
 def _optional_fields(
     call: JobCall, chosen: Mapping[str, Any], *, now: float | None, run_at: float | None, extra: Headers
 ) -> dict[str, Any]:
-    """The message fields that depend on options."""
+    """Return the message fields that depend on options."""
     tenant = _tenant(chosen.get("tenant"), call)
     limit_key = chosen.get("limit_key", "")
     if callable(limit_key):
@@ -140,7 +138,7 @@ def _optional_fields(
 
 
 def _tenant(chosen: Any, call: JobCall) -> str:
-    """The job's tenant from the option `tenant`; "" for none. Raises OptionInvalid."""
+    """Return the job's tenant from the option `tenant`, or "". Raises OptionInvalid."""
     if not callable(chosen):
         return str(chosen or "")
     tenant = call_option("tenant", chosen, call)
@@ -153,9 +151,9 @@ def _tenant(chosen: Any, call: JobCall) -> str:
 
 
 def call_option(option: str, function: Callable[..., Any], call: JobCall) -> Any:
-    """Call the function given as an option, with the job's arguments.
+    """Call a function that was given as an option with the job's arguments.
 
-    Raises OptionInvalid, with the function's error as its cause.
+    Raises OptionInvalid, caused by the function's error.
     """
     try:
         return function(*call.args, **call.kwargs)

@@ -1,10 +1,10 @@
-"""Reads the journal in batches, across lost sessions and deleted journals. Every reader uses `read_journal`.
+"""Reads the journal in batches, despite lost sessions and deleted journals. All readers use `read_journal`.
 
-After a lost session, reading continues behind the last batch. That batch is read again to check that it is
-unchanged. If it isn't, the journal was deleted and created again, or no longer has the batch: `Restarted` is
-yielded, and reading begins again from the start. A batch that its writer stored twice is yielded once.
+After a lost session, the last batch is read again before reading continues. If it has changed, the journal was deleted
+and recreated, or no longer holds the batch. In that case `Restarted` is yielded, and reading starts again from the
+beginning. A batch that its writer stored twice is yielded once.
 
-All of it belongs to the client's event loop.
+Everything here runs in the client's event loop.
 """
 
 import asyncio
@@ -20,30 +20,30 @@ from palermo.contract.tasks import wait_for_any
 from palermo.core.journal_records import RecordBatch
 from palermo.errors import BrokerUnavailable, PalermoError
 
-#: Seconds between attempts to open the journal: the first pause, doubled up to the last.
+#: Seconds between attempts to open the journal, doubled from the first to the last value.
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
 
-#: Maximum number of writers whose last batch number is remembered; the oldest are dropped.
+#: Maximum number of writers whose last batch number is remembered. The oldest are dropped.
 _WRITERS = 10_000
 
 
 class Opened(Struct, frozen=True):
-    """The journal was opened, for the first time or again after a loss."""
+    """The journal was opened, for the first time or after a loss."""
 
     #: The last stored position.
     end: int
 
 
 class CaughtUp(Struct, frozen=True):
-    """Every batch that was stored when the journal was opened has been yielded."""
+    """All batches that existed when the journal was opened have been yielded."""
 
 
 class Restarted(Struct, frozen=True):
-    """The journal was replaced: the following batches are read from its beginning."""
+    """The journal was replaced, so the following batches are read from its beginning."""
 
 
 class Away(Struct, frozen=True):
-    """The journal can't be read now. Reading is tried again after a pause."""
+    """The journal can't be read at present. Reading is retried after a pause."""
 
     error: PalermoError
 
@@ -54,9 +54,9 @@ JournalEvent = RecordBatch | Opened | CaughtUp | Restarted | Away
 async def read_journal(
     keeper: SessionKeeper, start: ReadFrom = FROM_START, wants: Wants | None = None
 ) -> AsyncGenerator[JournalEvent]:
-    """Yield the batches from `start` on as the journal grows, and the events of reading. It never ends.
+    """Yield the journal's batches from `start` on, forever, and events about the reading.
 
-    With `wants`, only batches that it accepts. Close the generator (`aclosing`) to stop reading.
+    `wants` selects the batches. Close the generator (`aclosing`) to stop reading.
     """
     once, last, pause = BatchFilter(), None, _FIRST_PAUSE
     while True:
@@ -125,13 +125,15 @@ async def _read_session(
 
 
 class BatchFilter:
-    """Recognizes duplicate batches, stored again because the broker did not answer the writer the first time."""
+    """Detects batches that were stored twice because their writer didn't receive the first answer."""
 
     def __init__(self) -> None:
         self._written: OrderedDict[str, int] = OrderedDict()
 
     def is_new(self, batch: RecordBatch) -> bool:
-        """Whether this is the first copy of the batch. A writer sends one batch at a time, so a copy comes next."""
+        """Whether this is the first copy of the batch. A copy directly follows the original, since a writer sends one
+        batch at a time.
+        """
         if not batch.source:
             return True
         before = self._written.pop(batch.source, 0)

@@ -1,10 +1,10 @@
-"""Waits for jobs: one journal subscription serves all callers that wait through one client.
+"""Waits for jobs: all callers waiting through one client share a journal subscription.
 
-Each journal record is passed to the callers that wait for its job; the journal is never polled. The subscription
-lasts as long as a caller waits, and a few seconds longer. It remembers the latest ends. Earlier ends are searched in
-the journal once for all callers that wait at that time.
+Each record goes to the callers that wait for its job, without polling. The subscription lasts until a few seconds after
+the last caller has left. It remembers the most recent ends. Earlier ones are searched for in the journal, in one search
+for all callers waiting at that time.
 
-All of it belongs to the client's event loop.
+Everything here runs in the client's event loop.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from palermo.errors import BrokerUnavailable, PalermoError
 MAX_ENDS, MAX_BYTES = 20_000, 32 * 1024 * 1024
 
 
-#: User actions that end a job without a run, and the kind of end for each.
+#: User actions that end a job without a run, and the resulting kind of end.
 _ENDS_BY_ACTION: Mapping[str, RecordKind] = {
     "cancel scheduled": RecordKind.CANCELLED,
     "give up": RecordKind.FAILED,
@@ -37,9 +37,9 @@ _ENDS_BY_ACTION: Mapping[str, RecordKind] = {
 
 
 def job_records(batch: RecordBatch) -> Iterator[tuple[Record, bool]]:
-    """The records of a batch that concern one job, each with whether the job has ended.
+    """Yield the records in a batch that concern one job, each with whether the job has ended.
 
-    A record of an end names its writer. An action on many jobs is yielded as one record per job.
+    The record of an end names its writer. An action on many jobs yields one record per job.
     """
     for record in batch.records:
         kind, id = record["kind"], record.get("id")
@@ -58,7 +58,7 @@ def job_records(batch: RecordBatch) -> Iterator[tuple[Record, bool]]:
 
 
 def cancelled_ids(record: Record) -> list[str]:
-    """The jobs that this record cancels. They may still run, or end later."""
+    """Return the jobs that this record cancels. They may still be running."""
     if record["kind"] != RecordKind.ACTION or record.get("action") != "cancel" or record.get("outcome") != "done":
         return []
     ids = record.get("ids")
@@ -66,14 +66,14 @@ def cancelled_ids(record: Record) -> list[str]:
 
 
 def is_about(record: Record, created: int | None) -> bool:
-    """Whether a record belongs to the job enqueued at that instant (Unix seconds): ids may be reused."""
+    """Whether a record belongs to the job enqueued at this instant (Unix seconds), since ids may be reused."""
     if created is None:
         return True
     return bool(record["at"] >= created) if "by_hand" in record else record.get("created") in (None, created)
 
 
 class RecentEnds:
-    """The last end of each job. Above the maximum, the oldest are dropped."""
+    """The last end of each job. The oldest are dropped above the maximum."""
 
     def __init__(
         self,
@@ -83,17 +83,17 @@ class RecentEnds:
         most: int = MAX_ENDS,
         most_bytes: int = MAX_BYTES,
     ) -> None:
-        #: All ends read from the journal since this instant (this process's clock) are here.
+        #: The local time since when all ends in the journal are included here.
         self.since = since
         self._now = now
         self._most, self._most_bytes = most, most_bytes
         self._bytes = 0
-        #: By job id, the record and when it was read.
+        #: The record of each job's end, and when it was read, by job id.
         self._ends: dict[str, tuple[Record, float]] = {}
 
     @property
     def full(self) -> bool:
-        """Whether adding an end would drop another one."""
+        """Whether adding an end would drop another."""
         return len(self._ends) >= self._most or self._bytes >= self._most_bytes
 
     def add(self, record: Record) -> None:
@@ -103,11 +103,11 @@ class RecentEnds:
         self._ends[id] = record, self._now()
         self._bytes += _size(record)
         while len(self._ends) > self._most or (self._bytes > self._most_bytes and len(self._ends) > 1):
-            # A job enqueued after this instant cannot be the dropped one.
+            # A job enqueued after this instant can't be the dropped one.
             self.since = max(self.since, self._drop(next(iter(self._ends))))
 
     def find(self, id: str, created: int | None) -> Record | None:
-        """The record of the job's end, or None if unknown."""
+        """Return the record of the job's end, or None if unknown."""
         found = self._ends.get(id)
         return found[0] if found is not None and is_about(found[0], created) else None
 
@@ -123,17 +123,17 @@ def _size(record: Record) -> int:
     return sum(len(text) for text in result.values() if isinstance(text, str)) if isinstance(result, dict) else 0
 
 
-#: Seconds that the subscription lasts after the last caller has left.
+#: Seconds that the subscription outlives its last caller.
 LINGER = 10.0
 
-#: Start this many seconds before the first awaited job, because jobs enqueued shortly before may be awaited next.
+#: Start this many seconds before the first awaited job, because jobs enqueued shortly before it may be awaited next.
 _HEAD_START = 10.0
 
-#: Start at most this many seconds ago. The subscription decodes every batch, and a journal may hold millions of older
-#: ends, which are searched by job id instead.
+#: Start at most this many seconds ago. The subscription decodes every batch, and the journal may contain millions of
+#: older ends, which are searched by job id instead.
 _LATELY = 60.0
 
-#: Number of batches at the journal's end that are searched first for jobs with unknown enqueue time.
+#: Number of recent batches to search first for jobs whose enqueue time is unknown.
 _RECENT = 1_000
 
 #: Job records that do not change the job's state.
@@ -142,8 +142,7 @@ _NO_STEPS = (RecordKind.LOG, RecordKind.PROGRESS)
 #: Called with each journal record of a job.
 OnRecord = Callable[[Record], None]
 
-#: Locates a job. Gets its known end, or None, and whether it was cancelled. Returns its end, or None if the caller must
-#: wait for the job.
+#: Locates a job. Takes its known end or None, and whether it was cancelled. Returns its end, or None to wait for it.
 Check = Callable[[Record | None, bool], Awaitable[Record | None]]
 
 T = TypeVar("T")
@@ -157,10 +156,10 @@ class Waiter:
     created: int | None
     since: float
     on_record: OnRecord | None
-    #: Whether the job was cancelled, and the check to run if it is cancelled later.
+    #: Whether the job was cancelled, and the check to run if that happens later.
     cancelled: bool
     check: Check | None = None
-    #: The end found while older batches were being searched; more may follow.
+    #: An end found while older batches are still being searched; a later one may follow.
     end: Record | None = None
     future: "asyncio.Future[Record]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -174,28 +173,28 @@ class JournalWatch:
         self._reading: asyncio.Task[None] | None = None
         self._stop_timer: asyncio.TimerHandle | None = None
         self._ends = RecentEnds(clock.now())
-        #: Ends later than the last searched one: a caller that waits for many jobs usually needs these next.
+        #: Ends after those already searched for. A caller that waits for many jobs usually needs them next.
         self._later_ends = RecentEnds(clock.now())
-        #: Ids of jobs cancelled since the subscription began, latest last.
+        #: Ids of jobs cancelled since the subscription started, latest last.
         self._cancelled: dict[str, None] = {}
-        #: The running checks of such jobs.
+        #: Running checks of cancelled jobs.
         self._checks: set[asyncio.Task[None]] = set()
-        #: Set once all batches stored before the subscription have been read, or reading has failed.
+        #: Set once all batches from before the subscription have been read, or reading has failed.
         self._caught_up = asyncio.Event()
-        #: The error that ended the subscription.
+        #: The permanent error that ended the subscription.
         self._error: Exception | None = None
-        #: The first position read; -1 before that.
+        #: The first position read, or -1.
         self._first = -1
-        #: Why the journal can't be read now; "" if it can.
+        #: Why the journal can't be read at present, or "".
         self.read_error = ""
-        #: The next search of older batches; held while one runs.
+        #: The next search of older batches, which waits while another is running.
         self._next_search = _Search()
         self._searching = asyncio.Lock()
-        #: Number of times the subscription was opened, for tests.
+        #: How often a subscription was opened, for tests.
         self.subscriptions = 0
 
     async def session(self) -> Broker:
-        """The client's session. Raises BrokerUnavailable within its timeout, BrokerRefused."""
+        """Return the client's session. Raises BrokerUnavailable within its timeout, BrokerRefused."""
         return await self._keeper.get_within_timeout()
 
     def read(self, start: ReadFrom, wants: Wants | None = None) -> AsyncGenerator[JournalEvent]:
@@ -203,10 +202,10 @@ class JournalWatch:
         return read_journal(self._keeper, start, wants)
 
     async def find_end(self, id: str, created: int | None, since: float) -> Record | None:
-        """The record of the job's end if the journal already has it, else None.
+        """Return the record of the job's end if it is in the journal, else None.
 
-        `created` is when the job was enqueued, in Unix seconds, or None if unknown. The journal is read from the
-        instant `since`, 0 for all of it. Waits while the journal is unavailable. Raises BrokerRefused, StoreInvalid.
+        `created` is the job's enqueue time in Unix seconds, or None. The journal is read from the instant `since`,
+        where 0 means its beginning. Waits while the journal is unavailable. Raises BrokerRefused, StoreInvalid.
         """
         with self._joined(id, created, since, None) as waiter:
             return await self._find_past_end(waiter)
@@ -220,11 +219,10 @@ class JournalWatch:
         check: Check | None = None,
         on_record: OnRecord | None = None,
     ) -> Record:
-        """Wait until the job has ended; returns the record of its end. Arguments and errors are the same as for
-        `find_end`.
+        """Wait until the job has ended, and return the record of its end. See `find_end` for arguments and errors.
 
-        `check` is called at the start, where it may raise, and again if the job is cancelled. In the meantime
-        `on_record` gets every record of the job.
+        `check` is called at the start, where it may raise, and again if the job is cancelled. `on_record` gets every
+        record of the job until then.
         """
         with self._joined(id, created, since, on_record) as waiter:
             found = await self._find_past_end(waiter)
@@ -234,7 +232,9 @@ class JournalWatch:
             return found or await waiter.future
 
     async def last_step(self, id: str, created: int | None, since: float) -> Record | None:
-        """The last step record of the job, or None. Arguments and errors are the same as for `find_end`."""
+        """Return the job's last record other than its progress and log lines, or None. See `find_end` for arguments and
+        errors.
+        """
         found: Record | None = None
         async for batch in self._stored(since, names_any([id])):
             for record, _ in job_records(batch):
@@ -243,14 +243,14 @@ class JournalWatch:
         return found
 
     def recent_end(self, id: str, created: int | None) -> Record | None:
-        """The record of the job's end if it was read recently; sends no request."""
+        """Return the record of the job's end if it was read recently. Sends no request."""
         return self._ends.find(id, created)
 
-    # The callers.
+    # Callers
 
     @contextmanager
     def _joined(self, id: str, created: int | None, since: float, on_record: OnRecord | None) -> Iterator[Waiter]:
-        """A caller and its subscription."""
+        """Add a waiting caller, and remove it afterwards."""
         waiter = Waiter(id, created, since, on_record, cancelled=id in self._cancelled)
         self._waiters.setdefault(id, set()).add(waiter)
         if self._stop_timer is not None:
@@ -282,7 +282,7 @@ class JournalWatch:
         if following is not None:
             following.cancel()
 
-    # The past.
+    # Older batches
 
     async def _find_past_end(self, waiter: Waiter) -> Record | None:
         await self._caught_up.wait()
@@ -301,7 +301,7 @@ class JournalWatch:
         return waiter.end or found
 
     async def _search(self, search: "_Search") -> None:
-        """Read the batches before the subscription, once for all current callers. Later ones wait for the next one."""
+        """Search the batches before the subscription for all current callers. Later ones wait for the next search."""
         async with self._searching:
             self._next_search = _Search()
             self._later_ends = search.later_ends
@@ -310,7 +310,7 @@ class JournalWatch:
     async def _stored(
         self, since: float, wants: Wants | None = None, *, last: int | None = None
     ) -> AsyncGenerator[RecordBatch]:
-        """The batches stored in the journal now. Waits while the journal is unavailable."""
+        """Yield the batches stored at present. Waits while the journal is unavailable."""
         start = ReadFrom(last=last) if last is not None else ReadFrom(since=since) if since else FROM_START
         async with aclosing(self.read(start, wants)) as events:
             async for event in events:
@@ -322,10 +322,10 @@ class JournalWatch:
                     case Away(error) if not isinstance(error, BrokerUnavailable):
                         raise error
 
-    # The journal as it grows.
+    # New batches
 
     async def _follow(self, since: float) -> None:
-        """Follow the journal forever. A permanent error goes to every caller."""
+        """Follow the journal forever. A permanent error is passed to every caller."""
         try:
             async with aclosing(self.read(ReadFrom(since=since))) as events:
                 async for event in events:
@@ -389,7 +389,7 @@ class JournalWatch:
 
 
 async def _run_check(waiter: Waiter, check: Check) -> None:
-    """Locate a cancelled job. If that fails, the journal will have its end once a worker drops the job."""
+    """Locate a cancelled job. If that fails, the journal will contain its end when a worker drops the job."""
     with suppress(PalermoError):
         found = await check(None, True)
         if found is not None and not waiter.future.done():
@@ -397,24 +397,24 @@ async def _run_check(waiter: Waiter, check: Check) -> None:
 
 
 class _Search:
-    """Searches older journal batches for the ends of some jobs."""
+    """Searches older batches for the ends of several jobs."""
 
     def __init__(self) -> None:
         self.waiters: dict[str, list[Waiter]] = {}
         self.found: dict[Waiter, Record] = {}
         self.later_ends = RecentEnds(0.0)
-        #: Runs the search once there is a waiter.
+        #: The running search.
         self.task: asyncio.Task[None] | None = None
 
     async def run(self, stored: Callable[..., AsyncIterator[RecordBatch]], *, before: int) -> None:
-        """Read the last batches first if no enqueue time is known, then the whole journal.
+        """Search the last batches first if an enqueue time is unknown, then the whole journal.
 
-        The waiters get the records before the position `before`. They get later ones from the subscription.
+        Waiters get the records before the position `before`; later ones come from the subscription.
         """
         waiters, named = [*itertools.chain.from_iterable(self.waiters.values())], names_any(self.waiters)
 
         def wants(body: bytes) -> bool:
-            # Once an end was found, the next ones are for `later_ends`.
+            # After one end is found, the following ones go into `later_ends`.
             return (bool(self.found) and not self.later_ends.full) or named(body)
 
         since = min(waiter.since for waiter in waiters)
@@ -443,5 +443,5 @@ class _Search:
                 self.later_ends.add(record)
 
 
-#: A coroutine function that runs with the client's subscription, in its event loop: the argument of `Client.watch`.
+#: A coroutine function for `Client.watch`, which runs in the client's event loop with its subscription.
 Question = Callable[[JournalWatch], Coroutine[Any, Any, T]]

@@ -1,4 +1,4 @@
-"""Prepares jobs and events: builds each call's message with its id and unique key, and groups calls into batches."""
+"""Prepares jobs and events for publishing: messages, ids, unique keys and batches."""
 
 import json
 import os
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from palermo.client.status import JobClient
     from palermo.tracing import Enqueuing
 
-#: enqueue_many publishes batches of at most this many jobs and bytes, with a limited number of batches in flight. This
-#: bounds memory, gives each batch a fair chance within publish_timeout, and keeps the broker busy while the next batch
-#: is prepared.
+#: Limits of a batch in enqueue_many, in jobs and bytes. Together with the number of batches in flight, they bound
+#: memory, let each batch finish within publish_timeout, and keep the broker busy while the next batch is prepared.
 BATCH, BATCH_BYTES = 200, 262_144
 BATCHES = 5
 
@@ -45,9 +44,9 @@ _CALLABLE = frozenset(ENQUEUE_OPTIONS)
 
 
 def new_id() -> str:
-    """A random UUID (RFC 9562, version 4) as text: 122 bits from the system's random source.
+    """Return a random UUID (RFC 9562, version 4) as text: 122 bits from the system's random source.
 
-    The same as `uuid.uuid4`, at a third of the cost. No state is kept that a forked child could reuse.
+    Like `uuid.uuid4` at a third of the cost. Keeps no state that a forked child could reuse.
     """
     digits = os.urandom(16).hex()
     variant = "89ab"[int(digits[16], 16) & 3]
@@ -55,26 +54,26 @@ def new_id() -> str:
 
 
 class Prepared(NamedTuple):
-    """A call that is ready to publish; it has no message if a hook rejected it."""
+    """A call that is ready to publish. It has no message if a hook rejected it."""
 
     job: Job
     message: Message | None
     #: None for a message that was built elsewhere.
     call: JobCall | None = None
-    #: The request to the broker for a job with a unique key.
+    #: The request to the broker if the job has a unique key.
     key_request: KeyRequest | None = None
 
     @property
     def parts(self) -> tuple[Message | tuple[()], tuple[KeyRequest, ...]]:
-        """The message, or the key request with the message, to publish."""
+        """The message, or else the key request that contains it."""
         if self.key_request is not None:
             return (), (self.key_request,)
         return self.message or (), ()
 
     def handle(self, answers: Iterator[EnqueueAnswer]) -> Job:
-        """The handle of the stored job. If it has a key request, this consumes the next answer.
+        """Return the handle of the stored job. A job with a key request takes the next of the `answers`.
 
-        Runs the after_enqueue hooks of an enqueued job. Raises DuplicateJob if the caller chose that.
+        Runs the after_enqueue hooks of an enqueued job. Raises DuplicateJob if the job's options ask for that.
         """
         job, request = self.job, self.key_request
         if request is not None:
@@ -96,7 +95,7 @@ class Prepared(NamedTuple):
 
 
 def _conflict(answer: EnqueueAnswer) -> Conflict | None:
-    """The other job with the same key, as reported by the handle."""
+    """Return the other job that held the key, for the handle."""
     match answer.outcome:
         case EnqueueOutcome.DUPLICATE:
             return Conflict("returned", answer.id, answer.state)
@@ -119,9 +118,8 @@ def prepare(
 ) -> Prepared:
     """Bind the arguments of a call, run its before_enqueue hooks, and encode it.
 
-    `drawn` is its id, if the caller created one with `new_id`.
-
-    Raises OptionInvalid, ArgumentsInvalid, SerializationError and the errors of hooks.
+    `drawn` is an id that the caller got from `new_id`. Raises OptionInvalid, ArgumentsInvalid, SerializationError and
+    the errors of hooks.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if given or not options.keys() <= _CALLABLE:
@@ -132,11 +130,11 @@ def prepare(
     definition, queue, declared = call.definition, call.queue, call.declared
     if given and definition is not None and definition.batch is not None:
         check_batched(call.name, options)
-    # This call's options and the job's declared ones; most jobs have none.
+    # The options of this call over those declared by the job; most jobs have none.
     chosen = {**declared, **given} if given else declared
     run_at = None
     if chosen:
-        # Before the hooks, which may have side effects: an invalid instant must be reported before they run.
+        # An invalid instant must raise before the hooks run, because they may have side effects.
         run_at = due_at(
             clock.now(), delay=given.get("delay"), run_at=given.get("run_at"), declared=declared.get("delay")
         )
@@ -151,9 +149,9 @@ def prepare(
     keep_result, key_request = chosen.get("keep_result"), None
     if chosen:
         message, key_request = with_unique_key(message, call, chosen, client.serializers, id=given.get("id") or "")
-    # If the code is not imported here, the worker's declaration may keep the result.
+    # If the code isn't imported here, the worker's declaration decides.
     keeps = keep_result if definition is None else bool(keep_result)
-    # Positional, because keywords would cost half as much again.
+    # Keyword arguments would take half as long again.
     handle = Job(id, queue, call.name, True, None, message.created_at, keeps, client)
     return Prepared(handle, message, call, key_request)
 
@@ -161,7 +159,7 @@ def prepare(
 def prepare_event(
     client: "JobClient", topic: str, payload: Any, options: dict[str, Any], span: "Enqueuing | None"
 ) -> Event:
-    """The event, ready for `Events.publish`. Raises TopicInvalid, OptionInvalid, IdInvalid, EncodeError."""
+    """Prepare an event for `Events.publish`. Raises TopicInvalid, OptionInvalid, IdInvalid, EncodeError."""
     check_topic(topic)
     given = read_options(options, PUBLISH_OPTIONS, "publish")
     id = check_id(given.get("id") or new_id())
@@ -173,18 +171,18 @@ def prepare_event(
 
 
 class ManyJobs:
-    """The jobs of one enqueue_many: sent in batches, and awaited in order."""
+    """The jobs of one enqueue_many, which are sent in batches and awaited in order."""
 
     def __init__(self, io: "IoThread") -> None:
         self._io = io
         self._made: list[Job] = []
-        #: The batches in flight, oldest first: jobs by their position in `_made`.
+        #: The batches in flight, oldest first. Each job has its position in `_made`.
         self._waiting: deque[tuple[Publish, list[tuple[int, Prepared]]]] = deque()
         #: Number of jobs that are certainly stored.
         self._stored = 0
 
     def store(self, calls: Iterable[Prepared]) -> list[Job]:
-        """Store these; returns their handles. A note on an error says how many jobs are certainly stored."""
+        """Store the jobs and return their handles. A note on an error says how many are certainly stored."""
         try:
             for batch in self._batches(calls):
                 self._send(batch)
@@ -198,7 +196,7 @@ class ManyJobs:
         return self._made
 
     def _batches(self, calls: Iterable[Prepared]) -> Iterator[list[tuple[int, Prepared]]]:
-        """The calls in batches, without those that a hook rejected.
+        """Yield the calls in batches, without those rejected by a hook.
 
         If a call raises an error, the calls before it still form a batch.
         """
@@ -228,7 +226,7 @@ class ManyJobs:
         self._waiting.append((self._io.send(plain, after=before, key_requests=key_requests), batch))
 
     def _wait_for_oldest(self) -> None:
-        """Wait until the oldest batch is stored, and run its hooks. Raises the error of that batch."""
+        """Wait until the oldest batch is stored, and run its hooks. Raises its error."""
         pending, batch = self._waiting[0]
         try:
             self._io.wait(pending)
@@ -251,12 +249,12 @@ class ManyJobs:
         error.add_note(f"{count(self._stored, 'job')} of this enqueue_many {are} known to be stored.")
 
 
-#: Maximum length of a key without its job's name, in bytes; a longer key is replaced by its digest.
+#: Maximum length of a key without the job's name, in bytes. A longer key is replaced by its digest.
 _MAX_KEY = 200
 
 
 def lock_for(call: JobCall, chosen: Mapping[str, Any], serializers: Serializers, *, id: str = "") -> UniqueLock | None:
-    """The lock for a job with a unique key; None if it has no key. `id` is the job's id if the caller chose it.
+    """Return the lock for a job with a unique key, or None. `id` is set if the caller chose the job's id.
 
     Raises OptionInvalid, SerializationError.
     """
@@ -280,7 +278,7 @@ def lock_for(call: JobCall, chosen: Mapping[str, Any], serializers: Serializers,
 def with_unique_key(
     message: Message, call: JobCall, chosen: Mapping[str, Any], serializers: Serializers, *, id: str = ""
 ) -> tuple[Message, KeyRequest | None]:
-    """The message with its key, and the key request; the request is None for a plain publish."""
+    """Return the message with its key, and the key request, or None if it has no key."""
     bursts = [name for name in (DEBOUNCE, THROTTLE) if name in chosen]
     if not bursts:
         lock = lock_for(call, chosen, serializers, id=id)
@@ -299,7 +297,7 @@ def with_unique_key(
     if others:
         raise OptionInvalid(f"{burst} cannot be combined with {others[0]}.")
     own = "unique_key" in chosen or (call.announced is not None and call.announced.keyed_by_code)
-    # The arguments in a burst differ, so without a key the burst is all enqueues of the job.
+    # The arguments within a burst differ, so without a key the burst consists of all enqueues of the job.
     key = f"{burst}:{_unique_key(call, chosen, serializers) if own else call.name}"
     message = with_burst_key(message, key)
     return message, KeyRequest(key=key, message=message, call=new_id(), spread=burst, seconds=chosen[burst])
@@ -312,9 +310,9 @@ def plain_note(
     served: Callable[[str], bool],
     queue: str,
 ) -> str:
-    """A warning about a job whose code and options are unknown; "" if its uniqueness is known.
+    """Return a warning about a job whose code and options are unknown, or "" if its uniqueness is known.
 
-    A worker announces its unique jobs before it takes any; `served` says whether a worker serves the queue.
+    Workers announce unique jobs before they take any, so `served` says whether an announcement would exist.
     """
     if any(options.get(name) is not None for name in KEYED_BY) or announced(job) is not None or served(queue):
         return ""
@@ -322,7 +320,7 @@ def plain_note(
 
 
 def _unique_key(call: JobCall, chosen: Mapping[str, Any], serializers: Serializers, *, id: str = "") -> str:
-    """The full key: the caller's own id, or the job's name with the given key or with a digest of the arguments."""
+    """Return the full key: the caller's own id, or the job's name with the given key or a digest of the arguments."""
     name, given, announced = call.name, chosen.get("unique_key"), call.announced
     if announced and given is None and (announced.keyed_by_code or (announced.parameters is None and not id)):
         made = "by a function" if announced.keyed_by_code else "from a default value in the code"
@@ -346,7 +344,7 @@ def _unique_key(call: JobCall, chosen: Mapping[str, Any], serializers: Serialize
 
 
 def _digest(call: JobCall, serializers: Serializers) -> str:
-    """A digest of the bound arguments: positional and keyword arguments give the same digest."""
+    """Return a digest of the bound arguments, which is the same for positional and keyword arguments."""
     args, kwargs = call.args, call.kwargs
     job = call.definition or call.announced
     if job is not None and (signature := job.signature) is not None:

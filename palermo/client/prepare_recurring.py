@@ -1,7 +1,7 @@
-"""Prepares recurring jobs: builds an entry for each declaration in the code, in the settings or at run time.
+"""Prepares recurring jobs: builds an entry for each one declared in code, in the settings or at run time.
 
-An entry (palermo.contract.recurring_entries) holds the job as it is published at each tick, with its arguments
-serialized. Therefore the leader, which publishes it, doesn't need the user's code.
+An entry (palermo.contract.recurring_entries) contains the job to publish at each tick, with its arguments serialized.
+The leader, which publishes it, therefore doesn't need the user's code.
 """
 
 import sys
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from palermo.client.client import Client
 
 
-#: The burst options, which a tick doesn't have.
+#: The burst options, which don't apply to ticks.
 _BURSTS = frozenset((DEBOUNCE, THROTTLE))
 
 
 def entry(
     client: "Client", recurring: RecurringJob, *, origin: str, announced: UniqueJob | None = None
 ) -> RecurringEntry:
-    """The entry of a recurring job, as stored on the broker. The job's options apply if its code is imported here.
-    Otherwise `announced` contains the workers' announcement of the job.
+    """Return the entry of a recurring job for the broker.
 
-    Raises OptionInvalid, ArgumentsInvalid, SerializationError, QueueNameInvalid.
+    It has the job's options if its code is imported here; otherwise those `announced` by workers. Raises OptionInvalid,
+    ArgumentsInvalid, SerializationError, QueueNameInvalid.
     """
     call = call_of(client.settings, recurring.job, recurring.args, recurring.kwargs, lambda _: announced)
     queue = call.queue if recurring.queue is None else check_new_queue(recurring.queue)
@@ -55,7 +55,7 @@ def entry(
 
 
 def declarations(client: "Client") -> list[RecurringEntry]:
-    """An entry for each recurring job declared in the imported code or in the configuration.
+    """Return an entry for each recurring job declared in the imported code or the settings.
 
     Raises OptionInvalid if two have the same name.
     """
@@ -78,6 +78,6 @@ def declarations(client: "Client") -> list[RecurringEntry]:
 
 
 def loaded(modules: Iterable[str]) -> list[str]:
-    """The imported modules in the packages of these modules."""
+    """Return the imported modules that are in the same packages as these modules."""
     tops = {module.partition(".")[0] for module in modules}
     return sorted(name for name in sys.modules if name.partition(".")[0] in tops)

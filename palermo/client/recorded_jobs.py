@@ -1,7 +1,7 @@
-"""The arguments and options of a job in the journal: the record fields that hold them, and the job read from a record.
+"""A job's arguments and options as recorded in the journal.
 
-A record is redacted according to the setting web_redact, and limited by the setting journal_arguments. If it does
-not hold the exact arguments, `inexact` says why: SHORTENED, HIDDEN, CONVERTED or UNREADABLE.
+Records are redacted by the setting web_redact, and limited by the setting journal_arguments. If a record doesn't
+contain the exact arguments, `inexact` says why: SHORTENED, HIDDEN, CONVERTED or UNREADABLE.
 """
 
 import json
@@ -24,46 +24,46 @@ if TYPE_CHECKING:
     from palermo.contract.serialization import Serializers
     from palermo.settings.settings import Settings
 
-#: Why a record does not hold the exact arguments: they are longer than the setting journal_arguments, some are hidden,
-#: they were written by a serializer other than JSON, or they cannot be read without running foreign code. A reader adds
-#: EDITED if a user has changed them later.
+#: Why a record doesn't contain the exact arguments: they exceeded the setting journal_arguments, some are hidden, they
+#: were not serialized as JSON, or reading them would run foreign code. Readers add EDITED if a user has changed them
+#: since.
 SHORTENED, HIDDEN, CONVERTED, UNREADABLE = "shortened", "hidden", "converted", "unreadable"
 EDITED = "edited"
 
-#: Names of the record fields that `RecordedArguments.fields` creates.
+#: The record fields created by `RecordedArguments.fields`.
 FIELDS = frozenset(
     {"body", "arguments", "headers", "priority", "inexact", "preview", "content_type", "size", "expires"}
 )
 
-#: The recorded message options, by field, and the headers that apply to one run or publish only.
+#: The recorded options by field, without headers that apply to only one run or publish.
 _OPTIONS = tuple((field, HEADER_OF[field][0]) for field in OPTION_FIELDS.values())
 _optional = attrgetter(*(name for name, _ in _OPTIONS), "expires_at")
 _NOTHING_OPTIONAL = _optional(Message(id="", queue="", job=""))
 _OF_ONE_RUN = frozenset({RESERVATION, FOREIGN, "traceparent", "tracestate", "baggage"})
 
-#: Maximum size of the recorded headers, in bytes.
+#: Maximum size of the recorded headers in bytes.
 _MAX_HEADERS = 4_000
 
-#: Number of characters of a job's arguments that a search reads.
+#: Number of characters of the arguments that a search reads.
 MAX_SEARCHED = 500
 
 
 class HiddenSigns:
-    """Tests quickly whether arguments may hold a hidden value: they contain part of a hidden name."""
+    """A quick test whether arguments may contain a hidden value, by parts of hidden names."""
 
     def __init__(
         self, patterns: Sequence[str], names: Callable[[str], Sequence[str] | None] = redaction.parameters
     ) -> None:
-        """`names` returns the names of a job's parameters if its code is known."""
+        """`names` returns the parameter names of a job whose code is known."""
         self._patterns = tuple(patterns)
         self._names = names
-        #: The longest literal part of each pattern, and the start of JSON escapes: a text without any of these holds no
-        #: hidden name.
+        #: The longest literal part of each pattern, and the start of JSON escapes. A text that contains none of them
+        #: has no hidden name.
         literal = (max(re.split(r"[*?]|\[[^]]*\]", pattern.casefold()), key=len) for pattern in self._patterns)
         self._signs = (b"\\u", *(word.encode() for word in literal)) if self._patterns else ()
 
     def may_hide(self, job: str, lower: bytes) -> bool:
-        """Whether these arguments may contain a hidden name: JSON in ASCII and lower case."""
+        """Whether these arguments may contain a hidden name. `lower` is ASCII JSON in lower case."""
         for sign in self._signs:
             if sign in lower:
                 return True
@@ -71,12 +71,12 @@ class HiddenSigns:
 
 
 class RecordedArguments:
-    """Creates the record fields for a job's arguments and options."""
+    """Creates the record fields of a job's arguments and options."""
 
     def __init__(
         self, settings: "Settings", parameters: Callable[[str], Sequence[str] | None] = redaction.parameters
     ) -> None:
-        """`parameters` returns the names of a job's parameters if its code is known."""
+        """`parameters` returns the parameter names of a job whose code is known."""
         self._settings = settings
         self._parameters = parameters
         self._most = settings.journal_arguments
@@ -84,12 +84,13 @@ class RecordedArguments:
         self._signs = HiddenSigns(self._patterns, parameters)
 
     def fields(self, message: Message) -> dict[str, Any]:
-        """The fields for the record of a job's enqueue or end."""
+        """Return the fields for the record of a job's enqueue or end."""
         most, body = self._most, message.body
         if not most:
             return {}
         plain = len(body) <= most and message.content_type == JSON and not message.content_encoding
-        # Fast path: nearly all arguments are short JSON without a hidden name. 1,045 bytes take 7 µs; 93 without.
+        # Fast path: nearly all arguments are short JSON without a hidden name. 1,045 bytes take 7 µs, and 93 µs
+        # without.
         if plain and body.isascii() and not self._signs.may_hide(message.job, body.lower()):
             said = {"body": body.decode()}
         else:
@@ -111,7 +112,7 @@ class RecordedArguments:
         as_it_is = message.content_type == JSON and not message.content_encoding
         if as_it_is and shown == bare:
             return {"body": message.body.decode()}
-        # An event's body is the plain payload.
+        # The body of an event is just its payload.
         value = shown["args"][0] if message.topic else {"args": shown["args"], "kwargs": shown["kwargs"]}
         text = json.dumps(value)
         if len(text) > 2 * self._most:  # they were compressed
@@ -151,37 +152,37 @@ class RecordedArguments:
         return said
 
 
-#: Palermo's own headers whose names look like secrets.
+#: Palermo's own headers with names that resemble secrets.
 _KEYS = frozenset({"unique-key", "burst-key", "limit-key"})
 
 
 class RecordedJob(Struct, frozen=True):
-    """A job as the journal recorded it."""
+    """A job as recorded in the journal."""
 
-    #: Its message, without a body if the record does not hold one.
+    #: Its message, without a body if the record contains none.
     message: Message
     #: Why the arguments are not exact; "" if they are.
     inexact: str = ""
-    #: Size of arguments that were too long, in bytes.
+    #: The size in bytes of arguments that were too long to record.
     size: int | None = None
-    #: The media type of its arguments, which the message lacks if the record holds them as JSON.
+    #: The media type of its arguments. The message has none if they were recorded as JSON.
     content_type: str = JSON
-    #: Seconds within which it had to start; None for no limit.
+    #: Seconds within which the job had to start; None for no limit.
     expires: float | None = None
 
     @property
     def readable(self) -> bool:
-        """Whether the record holds the arguments and not just a preview."""
+        """Whether the record contains the arguments and not only a preview."""
         return self.inexact not in (SHORTENED, UNREADABLE)
 
 
 def tells_arguments(fields: Mapping[str, Any]) -> bool:
-    """Whether a record with these fields holds its job's arguments."""
+    """Whether a record with these fields contains its job's arguments."""
     return "body" in fields or "inexact" in fields
 
 
 def read_recorded(id: str, job: str, queue: str, fields: Mapping[str, Any]) -> RecordedJob:
-    """The job of a record, from its id, name, queue and the fields of RecordedArguments."""
+    """Return the job of a record, from its id, name, queue and the fields of RecordedArguments."""
     body, inexact, size = fields.get("body"), fields.get("inexact"), fields.get("size")
     text = body if isinstance(body, str) else ""
     arguments = fields.get("arguments")
@@ -215,19 +216,19 @@ def read_recorded(id: str, job: str, queue: str, fields: Mapping[str, Any]) -> R
 
 
 class SearchedArguments:
-    """The recorded arguments of a job as searchable text, without hidden values."""
+    """The recorded arguments of jobs as text for searches, without hidden values."""
 
     def __init__(self, serializers: "Serializers", hidden: Sequence[str]) -> None:
-        """`hidden` are the patterns of names whose values are never shown."""
+        """`hidden` are the patterns of hidden names."""
         self._serializers = serializers
         self._hidden = tuple(hidden)
         self._signs = HiddenSigns(self._hidden)
 
     def text(self, id: str, job: str, queue: str, fields: Mapping[str, Any]) -> str | None:
-        """The text of the arguments in a record's fields; None if it has none."""
+        """Return the text of the recorded arguments, or None if there are none."""
         body = fields.get("body")
-        # Fast path: the index of a million jobs calls this for each. A body of 100 bytes takes 1 µs; 30 if decoded and
-        # masked.
+        # Fast path, called a million times for an index of a million jobs. A body of 100 bytes takes 1 µs, and 30 µs if
+        # decoded and masked.
         if body.__class__ is str and body.isascii() and not self._signs.may_hide(job, body.lower().encode()):
             plain: str = body
             return plain[:MAX_SEARCHED]

@@ -1,8 +1,8 @@
 """Writes the journal: collects records and counts, and stores them in batches in the background.
 
-Nothing here may stop or slow down a job. If the journal is unavailable, storing is retried. In the meantime, records
-beyond the limit are dropped and counted. Counts are always kept, because their size doesn't grow. The last records
-are lost if the process dies.
+The journal must never stop or slow down a job. If it is unavailable, storing is retried. Until then, records above the
+limit are dropped and counted. Counts are always kept, because they don't grow. The last records are lost
+if the process dies.
 """
 
 import asyncio
@@ -28,24 +28,24 @@ from palermo.errors import BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.journal")
 
-#: A batch is stored this many seconds after its first record, or once it has this number of records, or bytes.
+#: Limits of a batch: it is stored this many seconds after its first record, or at this number of records or bytes.
 FLUSH_EVERY = 0.25
 BATCH, BATCH_BYTES = 500, 500_000
 
-#: Counts are stored after COUNTS of them, or some seconds after the last ones: first COUNTS_SOON, doubled each time up
-#: to COUNTS_EVERY, and reset after a pause. They take about 300 bytes for each job of each queue: at four times a
-#: second, one worker would write a gigabyte in ten days.
+#: Counts are stored after COUNTS jobs or a number of seconds: first COUNTS_SOON, doubled each time up to COUNTS_EVERY,
+#: and reset after a pause. They take about 300 bytes per queue and job name, so at four times per second a worker would
+#: write a gigabyte in ten days.
 COUNTS, COUNTS_SOON, COUNTS_EVERY = 500, 0.25, 5.0
 
-#: Maximum number of records that wait while the journal is unavailable; more are dropped.
+#: Maximum number of records kept while the journal is unavailable.
 MOST_WAITING = 20_000
 
-#: Seconds between two attempts to store a batch: the first pause, doubled up to the last.
+#: Seconds between attempts to store a batch, doubled from the first to the last value.
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
 
 
 class JobCounts:
-    """Counts of a queue's jobs with one name since counts were last stored."""
+    """Counts for one job name in one queue since they were last stored."""
 
     __slots__ = ("outcomes", "run", "wait")
 
@@ -55,30 +55,30 @@ class JobCounts:
         self.run = Durations()
 
     def record(self, at: float, queue: str, job: str) -> dict[str, Any]:
-        """The counts as a record."""
+        """Return the counts as a record."""
         times = self.wait.fields("wait") | self.run.fields("run")
         return {"kind": RecordKind.COUNTS, "at": at, "queue": queue, "job": job, **self.outcomes, **times}
 
 
 class Counts:
-    """Counts of all jobs since they were last stored, and when they are due next."""
+    """Counts of all jobs since they were last stored, and when to store them next."""
 
     def __init__(self, hurry: Callable[[], None]) -> None:
-        """`hurry` is called when counts become due earlier."""
+        """`hurry` is called when the counts must be stored earlier than planned."""
         self._hurry = hurry
         self._jobs: dict[tuple[str, str], JobCounts] = {}
-        #: Number of jobs counted; when counts were last stored, and how long the next ones may wait.
+        #: Number of jobs counted, when counts were last stored, and the current interval.
         self._counted = 0
         self._stored_at = -math.inf
         self._pause = COUNTS_SOON
-        #: When they must be stored, by the monotonic clock.
+        #: When to store them, by the monotonic clock.
         self.due = math.inf
 
     def __len__(self) -> int:
         return len(self._jobs)
 
     def add(self, outcome: str, queue: str, job: str, wait: float | None = None, took: float | None = None) -> None:
-        """Count one job with this name, queue and outcome; `wait` and `took` are in seconds."""
+        """Count one job. `wait` and `took` are in seconds."""
         counts = self._jobs.get((queue, job))
         if counts is None:
             counts = self._jobs[(queue, job)] = JobCounts()
@@ -88,7 +88,7 @@ class Counts:
         if took is not None:
             counts.run.add(took)
         self._counted += 1
-        # Fast path: the clock is read once per batch, not per job.
+        # Fast path: read the clock once per batch, not per job.
         if self._counted == 1:
             self.due = max(monotonic() + FLUSH_EVERY, self._stored_at + self._pause)
             self._hurry()
@@ -97,7 +97,7 @@ class Counts:
             self._hurry()
 
     def take(self, now: float) -> list[msgspec.Raw]:
-        """The records of all counts, at this Unix time; resets the counts."""
+        """Return the counts as records with this Unix time, and reset them."""
         jobs, self._jobs, self._counted, self.due = self._jobs, {}, 0, math.inf
         at = monotonic()
         rested = at - self._stored_at > 2 * COUNTS_EVERY
@@ -107,7 +107,7 @@ class Counts:
 
 
 class Recorder:
-    """Collects the journal records of one process. Belongs to one event loop."""
+    """Collects the journal records of one process. Must be used from one event loop."""
 
     def __init__(
         self,
@@ -117,40 +117,41 @@ class Recorder:
         arguments: Callable[[Message], dict[str, Any]] | None = None,
         now: Callable[[], float] = clock.now,
     ) -> None:
-        """`writer` is the id of a worker, or another name for this process.
+        """`writer` is a worker's id, or another name for this process.
 
-        `arguments` creates the record fields for a job's arguments and options; without it, none are recorded.
+        `arguments` creates the record fields for a job's arguments and options. Without it, they aren't recorded.
         """
         self.level = level
-        #: The kinds of records that are written.
+        #: The kinds of records to write.
         self.wanted = frozenset(kind for kind in RecordKind if is_wanted(kind, level))
-        #: Creates the record fields for a job's arguments and options; None below the level "all".
+        #: Creates the record fields for a job's arguments and options; only at the level "all".
         self.arguments = arguments if arguments is not None and level is JournalLevel.ALL else lambda message: {}
         self._writer = writer
         self._now = now
-        #: Identifies this recorder. With the batch number, it identifies a batch that was stored twice.
+        #: Identifies this recorder. With the batch number, it identifies batches that were stored twice.
         self._source = uuid.uuid4().hex[:12]
         self._number = 0
-        #: The waiting records, each with the future of a caller that waits until it is stored, and their size in bytes.
+        #: The collected records, each with the future of a caller that waits until it is stored, and their size in
+        #: bytes.
         self._waiting: deque[tuple[msgspec.Raw, asyncio.Future[None] | None]] = deque()
         self._size = 0
-        #: When they must be stored, by the monotonic clock.
+        #: When to store them, by the monotonic clock.
         self._records_due = math.inf
-        #: Whether everything must be stored immediately.
+        #: Whether to store everything immediately.
         self._flushing = False
-        #: Creates records that are written only if they are still here at the next batch: the start of a long run. Most
-        #: are removed before that. After adding one, call `remind` to schedule the batch.
+        #: Creates records that are written only if they are still here at the next batch: the starts of long runs. Most
+        #: are removed before that. Call `remind` after adding one.
         self.tentative: dict[object, Callable[[], Record]] = {}
-        #: A batch that is not stored yet, and the futures of its records.
+        #: A batch that isn't stored yet, with the futures of its records.
         self._unstored: tuple[bytes, list[asyncio.Future[None]]] | None = None
         self._lost = 0
         self._failures = 0
-        #: Stores batches while a session exists.
+        #: The task that stores batches while there is a session.
         self._writing: asyncio.Task[None] | None = None
-        #: Set if a batch may be due earlier than planned, and after each attempt to store one.
+        #: Set when a batch may be due earlier than planned, and after each attempt to store one.
         self._hurry, self._attempted = asyncio.Event(), asyncio.Event()
         self._counts = Counts(self._hurry.set)
-        #: Counts one job, like `Counts.add`.
+        #: Counts a job, like `Counts.add`.
         self.count = _ignore_count if level is JournalLevel.OFF else self._counts.add
 
     def attach(self, journal: Journal) -> None:
@@ -159,19 +160,19 @@ class Recorder:
         self._writing = asyncio.ensure_future(self._write(journal))
 
     def detach(self) -> None:
-        """The session is lost: keep the collected records until the next `attach`."""
+        """Keep collected records until the next `attach`, because the session is lost."""
         if self._writing is not None:
             self._writing.cancel()
         self._writing = None
         self._attempted.set()
 
     def add(self, kind: str, fields: Record, *, at: float | None = None) -> None:
-        """Add a record, if records of its kind are written; `at` is when it happened (default: now)."""
+        """Add a record if its kind is recorded at this level. `at` defaults to now."""
         if kind in self.wanted:
             self._append({"kind": kind, "at": round(self._now() if at is None else at, 3), **fields})
 
     def remind(self) -> None:
-        """Schedule the next batch if it isn't yet."""
+        """Schedule the next batch, unless it is scheduled."""
         if self._records_due == math.inf:
             self._records_due = monotonic() + FLUSH_EVERY
             self._hurry.set()
@@ -182,9 +183,9 @@ class Recorder:
         return self._failures > 0
 
     async def add_confirmed(self, kind: str, fields: Record, *, timeout: float) -> None:
-        """Write a record, at any level, and return once it is stored.
+        """Write a record at any journal level, and return once it is stored.
 
-        Raises BrokerUnavailable after `timeout` seconds. The record may still be stored later.
+        Raises BrokerUnavailable after `timeout` seconds; the record may still be stored later.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._append({"kind": kind, "at": round(self._now(), 3), **fields}, future)
@@ -195,7 +196,7 @@ class Recorder:
             raise BrokerUnavailable(f"the journal did not confirm the record within {timeout:g} s.") from None
 
     async def flush(self, timeout: float) -> None:
-        """Store everything that is collected, within this number of seconds."""
+        """Store everything collected so far, within `timeout` seconds."""
         self._flushing = True
         self._hurry.set()
         with suppress(TimeoutError):
@@ -206,13 +207,13 @@ class Recorder:
         self._flushing = False
 
     async def close(self, timeout: float) -> None:
-        """Flush a last time; nothing is written after that."""
+        """Flush a last time. Nothing is written afterwards."""
         await self.flush(timeout)
         self.detach()
 
     @property
     def unwritten(self) -> int:
-        """Number of records and counts that are not stored yet."""
+        """Number of records and counts that aren't stored yet."""
         return len(self._waiting) + len(self._counts) + self._lost + (self._unstored is not None)
 
     @property
@@ -233,7 +234,7 @@ class Recorder:
             self.remind()
 
     async def _write(self, journal: Journal) -> None:
-        """Store batch after batch, each when it is due."""
+        """Store each batch when it is due."""
         while True:
             while (left := self._due_in) > 0:
                 self._hurry.clear()
@@ -253,14 +254,14 @@ class Recorder:
         return min(self._records_due, self._counts.due) - monotonic()
 
     async def _store(self, journal: Journal) -> bool:
-        """Store the next batch, or retry an unstored one; returns whether it is stored."""
+        """Store the next batch, or the last one again if that failed. Returns whether it is stored."""
         try:
             self._unstored = self._unstored or self._next_batch()
             if self._unstored is None:
                 return True
             batch, confirmed = self._unstored
             await journal.append(batch)
-        except Exception as error:  # any error but a PalermoError is a bug, and must not stop the journal either
+        except Exception as error:  # an error other than PalermoError is a bug, which must not stop the journal either
             self._failures += 1
             if self._failures == 1:
                 log.warning(
@@ -279,7 +280,7 @@ class Recorder:
         return True
 
     def _next_batch(self) -> tuple[bytes, list[asyncio.Future[None]]] | None:
-        """The next batch as bytes, and the futures of its records; None if there are no more records."""
+        """Return the next batch as bytes, with the futures of its records, or None."""
         now = round(self._now(), 3)
         records: list[msgspec.Raw] = []
         confirmed: list[asyncio.Future[None]] = []
@@ -309,9 +310,9 @@ class Recorder:
 def record_stored(
     recorder: Recorder, messages: Message | Event | Sequence[Message], *, again: Collection[str] = ()
 ) -> None:
-    """Record and count these newly stored jobs, or this event.
+    """Record and count newly stored jobs or an event.
 
-    `again` has the ids of the jobs that replace an earlier enqueue of the same id that had not started.
+    `again` contains the ids of jobs that replace an earlier enqueue with the same id that hasn't started.
     """
     if recorder.level is JournalLevel.OFF:
         return
@@ -328,15 +329,15 @@ def record_stored(
             if message.id in again:
                 fields["displaced"] = message.id
             if message.run_at is not None:
-                # It may be cancelled before a worker gets it and can record its arguments.
+                # It may be cancelled before a worker has received it and recorded its arguments.
                 fields |= {"run_at": message.run_at, **recorder.arguments(message)}
             recorder.add(RecordKind.ENQUEUED, fields, at=message.queued_at)
 
 
 def record_dropped(recorder: Recorder, message: Message, answer: EnqueueAnswer) -> None:
-    """Record that the job waiting for this key won't run, because the new one takes its place.
+    """Record that the job that was waiting for this key won't run, because the new one replaces it.
 
-    Not for debounce or throttle: a burst drops all jobs but one, and would fill the journal.
+    Not for debounce or throttle, where a burst drops all jobs but one and would fill the journal.
     """
     if answer.outcome is EnqueueOutcome.NEXT and answer.displaced not in ("", message.id):
         reason = f"replaced by job {message.id}, which was enqueued with the same key"
@@ -346,4 +347,4 @@ def record_dropped(recorder: Recorder, message: Message, answer: EnqueueAnswer) 
 
 
 def _ignore_count(outcome: str, queue: str, job: str, wait: float | None = None, took: float | None = None) -> None:
-    """Do nothing, at the journal level "off"."""
+    """Do nothing, for the journal level "off"."""

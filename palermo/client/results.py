@@ -1,8 +1,7 @@
 """The end and the result of a job, for clients that wait for it.
 
-Each public function returns a coroutine function that runs on the client's own event loop, with its journal
-subscription (palermo/client/journal_watch.py). `Client.watch` runs it from a thread, `watch_async` from another
-event loop.
+Each public function returns a coroutine function that runs in the client's event loop with its journal subscription
+(palermo/client/journal_watch.py). Run it with `Client.watch`, or with `watch_async` from another event loop.
 """
 
 import asyncio
@@ -31,15 +30,15 @@ from palermo.errors import (
 )
 from palermo.jobs import registry
 
-#: Seconds between two searches for a job whose success may not be recorded: the first pause, doubled up to the last. A
-#: job that one search missed is searched again after the first pause.
+#: Seconds between searches for a job whose success may not be recorded, doubled from the first to the last value. After
+#: the first miss, the next search follows after the first pause.
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
 
 
 def kept_end(client: JobClient, job: AnyJob, timeout: Duration | None) -> Question[Record]:
-    """Wait until the job has ended; returns the record of its end.
+    """Wait until the job has ended, and return the record of its end.
 
-    Raises the same as Job.result if no result is possible.
+    Raises the same errors as Job.result if no result is possible.
     """
     check_kept(client, job)
     return lambda watch: _within(watch, job, timeout, _journal_end(watch, client, job, only_kept=True))
@@ -48,9 +47,9 @@ def kept_end(client: JobClient, job: AnyJob, timeout: Duration | None) -> Questi
 def end(
     client: JobClient, job: AnyJob, timeout: Duration | None, on_record: OnRecord | None = None
 ) -> Question[Record]:
-    """Wait until the job has ended; returns the record of its end. Raises the same as Job.wait.
+    """Wait until the job has ended, and return the record of its end. Raises the same errors as Job.wait.
 
-    `on_record` is called with the journal's records of the job, in the client's own thread.
+    `on_record` is called with the job's journal records in the client's thread.
     """
     check_on(client)
     return lambda watch: _within(watch, job, timeout, _any_end(watch, client, job, on_record))
@@ -59,7 +58,7 @@ def end(
 def ends(
     client: JobClient, jobs: Sequence[AnyJob], timeout: Duration | None, on_record: OnRecord | None = None
 ) -> Question[list[Record | PalermoError]]:
-    """`end` for many jobs, in order; an error about one of them takes the place of its record."""
+    """Like `end` for many jobs, in order. If there is an error about a job, it is returned in place of a record."""
     waits = [end(client, job, timeout, on_record) for job in jobs]
 
     async def ended(watch: JournalWatch) -> list[Record | PalermoError]:
@@ -74,7 +73,7 @@ def ends(
 
 
 def check_on(client: JobClient) -> None:
-    """Raise JournalOff if the setting journal is off."""
+    """Raise JournalOff if the journal is off."""
     if client.settings.journal == JournalLevel.OFF:
         raise JournalOff(
             "the setting journal is off, so outcomes and results of jobs are not recorded. Set it to"
@@ -90,7 +89,7 @@ def check_kept(client: JobClient, job: AnyJob) -> None:
 
 
 def find_end(client: JobClient, job: AnyJob) -> Question[Record | None]:
-    """The record of the job's end, if the journal already has it. Raises JournalOff, BrokerUnavailable."""
+    """Return the record of the job's end if it is in the journal. Raises JournalOff, BrokerUnavailable."""
     check_on(client)
     patience = client.settings.publish_timeout
 
@@ -107,9 +106,9 @@ def find_end(client: JobClient, job: AnyJob) -> Question[Record | None]:
 
 
 def load_result(client: JobClient, record: Record) -> Any:
-    """The value that a job returned, from the record of its end.
+    """Return a job's return value, from the record of its end.
 
-    Raises the same as `serialized_result`, and DecodeError.
+    Raises the same errors as `serialized_result`, and DecodeError.
     """
     value = serialized_result(record)
     if value is None:
@@ -122,7 +121,7 @@ def load_result(client: JobClient, record: Record) -> Any:
 
 
 def serialized_result(record: Record) -> StoredResult | None:
-    """The kept result of a job, still serialized, from the record of its end; None if a hook skipped the job.
+    """Return a job's serialized result, from the record of its end; None if a hook skipped the job.
 
     Raises JobFailed, ResultNotKept, ResultRefused.
     """
@@ -139,7 +138,7 @@ def serialized_result(record: Record) -> StoredResult | None:
 
 
 def result_as_json(client: JobClient, record: Record) -> Any:
-    """The kept result of a job as JSON values, from the record of its end; None for none. Runs no job code."""
+    """Return a job's result as JSON values, from the record of its end, or None. Runs no foreign code."""
     value = result_of_record(record)
     if value is None:
         return None
@@ -181,9 +180,9 @@ async def _within(
 async def _journal_end(
     watch: JournalWatch, client: JobClient, job: AnyJob, on_record: OnRecord | None = None, *, only_kept: bool
 ) -> Record:
-    """Wait until the journal has the end of the job.
+    """Wait until the job's end is in the journal.
 
-    With `only_kept`, raises ResultNotKept once the job is known to keep no result.
+    With `only_kept`, raises ResultNotKept once it is known that the job keeps no result.
     """
 
     async def check(known: Record | None, cancelled: bool) -> Record | None:
@@ -193,12 +192,12 @@ async def _journal_end(
             return known
         place = await locate(await watch.session(), job.id, job.queue)
         if known is not None:
-            # It failed once; it may have been requeued since.
+            # It has failed, but may have been requeued since.
             return known if not place.alive or _same_run(place, known) else None
         if only_kept and place.message is not None and place.message.keep_result is False:
             raise _not_kept(job.id, "was enqueued without keep_result")
         if place.gone and job.created_at is None:
-            # It may have ended between reading the journal and the search.
+            # It may have ended after the journal was read but before the search.
             if (ended := await watch.find_end(job.id, job.created_at, since(job))) is not None:
                 return ended
             raise NotFound(f"job {job.id}: {not_found_text(client, place)}")
@@ -208,7 +207,7 @@ async def _journal_end(
 
 
 async def _any_end(watch: JournalWatch, client: JobClient, job: AnyJob, on_record: OnRecord | None) -> Record:
-    """Wait for the end of any job, even if its end is not recorded."""
+    """Wait for the end of a job even if its end isn't recorded."""
     told = _journal_end(watch, client, job, on_record, only_kept=False)
     if job.keep_result:
         return await told
@@ -223,36 +222,36 @@ async def _any_end(watch: JournalWatch, client: JobClient, job: AnyJob, on_recor
 
 
 async def _disappearance(watch: JournalWatch, job: AnyJob) -> Record:
-    """Wait until a job is gone whose success may not be recorded, by repeated searches."""
-    # At first `_journal_end` also searches the failed jobs, and later failures are in the journal.
+    """Wait, by repeated searches, until a job is gone whose success may not be recorded."""
+    # `_journal_end` also searches the failed jobs at first, and later failures are in the journal.
     place = await locate(await watch.session(), job.id, job.queue, failed=False)
     if place.gone and job.created_at is None:
-        # `_journal_end`, which reads the journal, decides whether the job ever existed.
+        # `_journal_end` reads the journal and decides whether the job ever existed.
         await asyncio.get_running_loop().create_future()
     known = place.running or place.message or job
     missed, pause = place.gone, _FIRST_PAUSE
     while (found := _located_end(job, place)) is None:
         await asyncio.sleep(_FIRST_PAUSE if missed else pause)
         pause = min(2 * pause, _LAST_PAUSE)
-        # One search is not enough: a worker may have taken the job without showing it yet.
+        # One search isn't enough: a worker that has just taken the job may not report it yet.
         place = await locate(await watch.session(), job.id, known.queue, failed=missed)
         if missed and place.gone:
             break
         missed = place.gone
-    # If the job had failed, the journal would have that by now, or soon.
+    # If the job had failed, the journal would contain that by now or soon.
     found = found or await watch.find_end(job.id, job.created_at, since(job))
     unwritten = {"kind": RecordKind.SUCCEEDED, "at": clock.now(), "id": job.id, "job": known.job, "queue": known.queue}
     return found or {**unwritten, "unwritten": True}
 
 
 def _same_run(place: JobLocation, ended: Record) -> bool:
-    """Whether the worker is still settling the run that this record ends: it writes the record first."""
+    """Whether this record ends the located run. A worker writes the record before it settles the job."""
     began = 0.0 if place.running is None else place.running.started_at
     return place.worker == ended.get("writer") and began <= ended["at"]
 
 
 def _located_end(job: AnyJob, place: JobLocation) -> Record | None:
-    """The end record for a job that was found failed, or cancelled before a worker has dropped it."""
+    """Return an end record for a job that was found failed, or cancelled but not yet dropped by a worker."""
     message = place.message
     if message is None or place.state not in (JobState.FAILED, CANCELLED):
         return None

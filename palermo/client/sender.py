@@ -1,9 +1,9 @@
-"""Sends publishes to the broker: a single message directly if possible, everything else by one coroutine.
+"""Sends publishes to the broker: a single message directly if possible, everything else with a coroutine.
 
 On an open session a single message is written directly and confirmed by a callback, without a task. Nearly every
-enqueue uses this path, usually on the waiting thread itself. The coroutine `Sender._until_stored` does the rest: it
-opens a session and publishes, again and again until the publish times out. It takes over a directly written message
-if that fails, or has no answer after half of its time.
+enqueue does this, usually on the waiting thread itself. In all other cases the coroutine `Sender._until_stored` opens
+sessions and publishes until the message is stored or the publish times out. It also takes over a directly written
+message if that fails, or has no answer after half of its time.
 """
 
 import asyncio
@@ -25,21 +25,22 @@ from palermo.core.unique_keys import KeyRequest
 from palermo.core.unique_rules import EnqueueAnswer, EnqueueOutcome
 from palermo.errors import BrokerBlocked, BrokerUnavailable, PalermoError
 
-#: Seconds between two attempts: the first pause, doubled up to the last.
+#: Seconds between attempts, doubled from the first to the last value.
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 0.5
 
-#: Seconds until the recorder gets the messages that threads have stored themselves.
+#: Seconds until messages that threads have stored themselves are passed to the recorder.
 _RECORD_EVERY = 0.05
 
-#: On a slow line, a larger body may take more than half of the timeout, so silence doesn't prove a dead session.
+#: On a slow line, a larger body may take more than half of the timeout, so silence doesn't prove that the session is
+#: dead.
 _LARGE_BODY = 65_536
 
 
 class Publish:
-    """Messages to store together, and the state of the wait for it.
+    """Messages to store together, and the state of the wait.
 
-    A caller that writes it shares it with the I/O thread until `write` returns. From then on it belongs to the I/O
-    thread, and the caller reads the outcome once `done` or `future` is set.
+    The writing caller shares it with the I/O thread until `write` returns. From then on it belongs to the I/O thread,
+    and the caller only reads the outcome once `done` or `future` is set.
     """
 
     __slots__ = (
@@ -55,52 +56,51 @@ class Publish:
         key_requests: Sequence[KeyRequest] = (),
     ):
         self.messages = messages
-        #: Jobs that need a unique key, and the broker's answers about them.
+        #: Jobs that need a unique key, and the broker's answers.
         self.key_requests = key_requests
         self.answers: Sequence[EnqueueAnswer] | None = None
-        #: The previous publish. This one, and its timeout, start once that one is written. It fails if that one has
-        #: failed by then.
+        #: The previous publish. This one starts once that one is written, and fails if that one has failed by then.
         self.after = after
-        #: Set once all of several messages are written to the current session, or the publish has ended.
+        #: Set once all of several messages are written to the session, or the publish has ended.
         self.written = asyncio.Event()
         #: Number of messages that are certainly stored.
         self.confirmed = 0
-        #: When its timeout started, by the monotonic clock.
+        #: When the timeout started, by the monotonic clock.
         self.began = time.monotonic()
-        #: The session that it was written to directly, while waiting for the answer.
+        #: The session to which it was written directly, until the answer.
         self.session: Broker | None = None
         #: Runs `Sender._until_stored`.
         self.task: asyncio.Task[None] | None = None
-        #: Error of the latest attempt.
+        #: Error of the last attempt.
         self.last: BrokerUnavailable | None = None
         self.finished = False
         #: Final error.
         self.error: BaseException | None = None
-        #: For a waiting event loop; without it a thread waits.
+        #: Awaited by an event loop; None if a thread waits.
         self.future = future
-        #: Held until the publish has ended. Only one thread may wait for it, and only before it has acquired the lock.
+        #: Held until the publish ends. Only one thread may wait for it, and only once.
         self.done = threading.Lock()
         self.done.acquire()
 
     @property
     def stored(self) -> list[Message]:
-        """The jobs among the key requests that are enqueued, now or once their key is free."""
+        """The jobs with a unique key that are enqueued, now or once their key is free."""
         there = (EnqueueOutcome.STORED, EnqueueOutcome.KEPT, EnqueueOutcome.NEXT)
         answers = zip(self.key_requests, self.answers or (), strict=False)
         return [key_request.message for key_request, answer in answers if answer.outcome in there]
 
     @property
     def takes_long(self) -> bool:
-        """Whether it may legitimately take half of its time, so that silence doesn't prove a dead session."""
+        """Whether it may legitimately take half of its time, so that silence doesn't prove that the session is dead."""
         message = self.messages.message if isinstance(self.messages, Event) else self.messages
         return not isinstance(message, Message) or len(message.body) > _LARGE_BODY
 
     def confirm(self, count: int) -> None:
-        """Record how many of its messages are stored in its current session; another one may have stored more."""
+        """Record how many messages are stored in its session. An earlier session may have stored more."""
         self.confirmed = max(self.confirmed, count)
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Record the outcome and wake the waiter. Only the first call counts."""
+        """Record the outcome and wake the waiter. Only the first call has an effect."""
         if self.finished:
             return
         self.finished = True
@@ -127,23 +127,24 @@ class Sender:
         timeout: float,
         recorder: Recorder,
     ) -> None:
-        """`thread` runs the loop; `timeout` is the time limit of each publish, in seconds."""
+        """`thread` runs the loop; `timeout` is the time limit of each publish in seconds."""
         self._keeper = keeper
         self._loop = loop
         self._thread = thread
         self._timeout = timeout
         self._recorder = recorder
         self._closed = False
-        #: The attempts of all coroutines on the current session.
+        #: The coroutines' attempts on the current session.
         self._attempts: dict[Publish, asyncio.Future[Any]] = {}
-        #: Messages that threads stored themselves and the recorder lacks; whether the loop is about to pass them on.
+        #: Messages that threads stored themselves and the recorder doesn't have yet, and whether passing them on is
+        #: scheduled.
         self._unrecorded: deque[Message] = deque()
         self._recording = False
 
     def write(self, publish: Publish) -> bool:
-        """Write a single message to the open session, if that needs no preparation and no waiting.
+        """Write a single message to the open session, if that needs no preparation or waiting.
 
-        Any thread may call this. If it returns False, nothing was written, and `start` does the rest.
+        Any thread may call this. If it returns False, nothing was written, and the caller must call `start`.
         """
         session, message = self._keeper.session, publish.messages
         if session is None or self._closed or not isinstance(message, Message) or publish.after is not None:
@@ -155,14 +156,14 @@ class Sender:
         return False
 
     def start(self, publish: Publish) -> None:
-        """Start a publish that was not written. Its `finish` is called with the outcome, within its time limit."""
+        """Start a publish that was not written. Its `finish` is called with the outcome within its time limit."""
         if publish.finished or (publish.future is not None and publish.future.cancelled()):
             return  # its caller already has an error
         if not self.write(publish):
             self.take_over(publish)
 
     def take_over(self, publish: Publish) -> None:
-        """Hand a publish to the coroutine, unless it has it already or the publish has ended."""
+        """Hand a publish over to the coroutine, unless that was done already or the publish has ended."""
         if publish.finished or publish.task is not None:
             return
         if self._closed:
@@ -171,23 +172,23 @@ class Sender:
         publish.task = self._loop.create_task(self._run(publish))
 
     def abandon(self, publish: Publish) -> None:
-        """Stop a publish without a waiting caller."""
+        """Stop a publish whose caller doesn't wait."""
         publish.finish(self._keeper.timeout_error(publish.last))
         if publish.task is not None:
             publish.task.cancel()
 
     def session_lost(self) -> None:
-        """End all attempts on a lost session. Their coroutines try again on the next one."""
+        """End all attempts on a lost session. Their coroutines retry on the next one."""
         for attempt in self._attempts.values():
             attempt.cancel()
 
     def close(self) -> None:
-        """Fail later publishes. Pending ones fail when their tasks are cancelled or the session is closed."""
+        """Let later publishes fail. Pending ones fail when their tasks are cancelled or the session is closed."""
         self._closed = True
         self._record_unrecorded()
 
     def _answered(self, publish: Publish, session: Broker, error: PalermoError | None) -> None:
-        """Handle the answer to `write`: in the loop's thread, or, without an error, in the writing thread."""
+        """Handle the answer to `write`. Called in the loop's thread, or on success possibly in the writing thread."""
         if publish.finished:
             return
         if error is None:
@@ -216,7 +217,7 @@ class Sender:
         publish.finish(error)
 
     async def _until_stored(self, publish: Publish) -> None:
-        """Publish repeatedly until it is stored or times out. Raises the reason if it is not stored."""
+        """Publish repeatedly until it is stored or times out. Raises the reason if it isn't stored."""
         if publish.after is not None:
             await _written(publish.after)
             publish.began = time.monotonic()
@@ -242,15 +243,15 @@ class Sender:
             pause = min(2 * pause, _LAST_PAUSE)
 
     async def _attempt(self, publish: Publish, session: Broker, end: float) -> bool:
-        """Publish once. Returns False if the session was given up, or did not store a directly written message.
+        """Publish once. Returns False if the session was given up or didn't store a directly written message.
 
-        After half of the publish's time, a session that has answered nothing at all to a small message is given up:
-        it is a black hole, and there is time to publish again. A later attempt has too little time to tell a black
-        hole from a slow broker. Raises the error of the attempt.
+        If the session doesn't answer a small message within half of the publish's time, it is given up as a black hole
+        while there is time to publish again. A later attempt has too little time to distinguish a black hole from a
+        slow broker. Raises the attempt's error.
         """
         half = end - self._timeout / 2
         is_written = publish.session is session
-        # A message that is already written is only awaited: `_answered` ends the publish, or cancels this attempt.
+        # A message that is already written is only awaited: `_answered` ends the publish or cancels this attempt.
         attempt = self._loop.create_future() if is_written else self._loop.create_task(self._publish(publish, session))
         self._attempts[publish] = attempt
         try:
@@ -281,13 +282,13 @@ class Sender:
                 await session.publish_many(messages, publish.written.set, publish.confirm)
 
     async def _check_silence(self, publish: Publish, session: Broker, *, began: float) -> None:
-        """Record why a publish has no answer after half of its time. Give the session up if it is a black hole."""
+        """Record why a publish has no answer after half of its time. Gives the session up if it is a black hole."""
         if publish.key_requests and publish.answers is None:
             with suppress(PalermoError):
                 if (why := await session.keys.why_silent()) is not None:
                     publish.last, self._keeper.last_answer_at = why, self._loop.time()
         elif (blocked := _blocked(session)) is not None:
-            # The session is alive and will store the message once the alarm ends; publishing again would duplicate it.
+            # The session is alive and will store the message after the alarm; publishing again would duplicate it.
             publish.last = blocked
         # uvloop's clock has millisecond resolution
         elif not publish.takes_long and self._keeper.last_answer_at <= began:
@@ -296,7 +297,7 @@ class Sender:
 
     def _on_stored(self, publish: Publish) -> None:
         if isinstance(publish.messages, Message) and threading.get_ident() != self._thread.ident:
-            # Recorded later: otherwise a thread that enqueues one job after another would wake the loop each time.
+            # Recorded later, because a thread that enqueues one job after another would wake the loop each time.
             self._unrecorded.append(publish.messages)
             if not self._recording:
                 self._recording = True
@@ -312,7 +313,7 @@ class Sender:
                 record_dropped(self._recorder, request.message, answer)
 
     def _record_unrecorded(self) -> None:
-        self._recording = False  # first, so that a message added after this schedules the next recording
+        self._recording = False  # first, so that a message added later schedules the next recording
         while self._unrecorded:
             record_stored(self._recorder, self._unrecorded.popleft())
 
@@ -325,6 +326,6 @@ async def _written(before: Publish) -> None:
 
 
 def _blocked(session: Broker | None) -> BrokerBlocked | None:
-    """The error for a broker that is blocked and stores nothing."""
+    """Return an error if the broker is blocked and stores nothing."""
     trouble = None if session is None else session.trouble
     return BrokerBlocked(trouble.text) if trouble is not None and trouble.waits else None

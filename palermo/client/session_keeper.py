@@ -1,6 +1,6 @@
-"""The client's session with the broker, shared by all callers. It is opened on demand, and again after a loss.
+"""The client's session with the broker, shared by all callers, opened on demand and reopened if lost.
 
-It belongs to the client's event loop, and other threads must not call it.
+It must be used only in the client's event loop.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.tasks import spawn
 from palermo.errors import BrokerBlocked, BrokerUnavailable, LeaderUnavailable, PalermoError
 
-#: Maximum number of seconds to end a session.
+#: Maximum seconds for ending a session.
 CLOSE_TIMEOUT = 1.0
 
 
@@ -25,7 +25,7 @@ class SessionKeeper:
         on_open: Callable[[Broker], None],
         on_lost: Callable[[Broker], None],
     ) -> None:
-        """`on_open` gets each new session; `on_lost` gets each lost one, while users may still wait for it."""
+        """`on_open` is called with each new session, and `on_lost` with each lost one, which may still be in use."""
         self.session: Broker | None = None
         #: When the session last answered, by the loop's clock.
         self.last_answer_at = 0.0
@@ -34,22 +34,22 @@ class SessionKeeper:
         self._on_open = on_open
         self._on_lost = on_lost
         self._opening: asyncio.Task[Broker] | None = None
-        #: While this is set, no session is opened, and callers that need one wait for it.
+        #: While set, no session is opened, and callers that need one wait for it.
         self._paused: asyncio.Event | None = None
         self._ending: set[asyncio.Task[None]] = set()
 
     async def get(self) -> Broker:
-        """The session; opened if it is missing or lost. All waiting callers share one attempt, and its error."""
+        """Return the session, opened if necessary. All waiting callers share one attempt and its error."""
         while True:
             while self._paused is not None:
                 await self._paused.wait()
             if self.session is not None and self.session.is_lost:
-                self.give_up(self.session)  # it may have been lost long ago, so this is no error for this caller
+                self.give_up(self.session)  # it may have been lost long ago, which is not this caller's error
             if self.session is not None:
                 return self.session
             if self._opening is None or self._opening.done():
                 self._opening = self._loop.create_task(self._open())
-                # Retrieve the error, because the waiting callers may have left when the attempt fails.
+                # Retrieve the error, in case no caller is waiting any more.
                 self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
             opening = self._opening
             await asyncio.wait({opening})
@@ -65,20 +65,20 @@ class SessionKeeper:
             raise self.timeout_error() from None
 
     def give_up(self, session: Broker) -> None:
-        """Give up a session that is lost or useless."""
+        """Discard a session that is lost or useless."""
         if session is self.session:
             self._settings = session.after_failure()
             self._leave(session)
 
     def give_up_after(self, error: BrokerUnavailable, session: Broker) -> bool:
-        """Give up the session that raised this error and return True, unless a new one would get no answer either."""
+        """Discard the session that raised this error and return True, unless a new one would get no answer either."""
         if isinstance(error, LeaderUnavailable | BrokerBlocked) and not session.is_lost:
             return False
         self.give_up(session)
         return True
 
     async def rest_for_fork(self, resting: threading.Event, forked: threading.Event, *, on_file: bool) -> None:
-        """Set `resting`, and block the whole loop until the fork is done. A session on a file is ended first."""
+        """Set `resting`, and block the whole loop until the fork is done. A session on a file is closed first."""
         if not on_file:
             resting.set()
             forked.wait(CLOSE_TIMEOUT)
@@ -93,7 +93,7 @@ class SessionKeeper:
                 await asyncio.wait(self._ending)
         finally:
             resting.set()
-            forked.wait(CLOSE_TIMEOUT)  # bounded, in case the fork fails
+            forked.wait(CLOSE_TIMEOUT)  # limited in case the fork fails
             self._paused.set()
             self._paused = None
 
@@ -108,9 +108,9 @@ class SessionKeeper:
     def timeout_error(
         self, last: BrokerUnavailable | None = None, *, within: float | None = None, unsure: bool = False
     ) -> BrokerUnavailable:
-        """The error for an expired time limit: that of the session, or `within` seconds.
+        """Return the error for an expired time limit: that of the session, or `within` seconds.
 
-        `last` is the error of the latest attempt. `unsure` is for a command that may have been executed.
+        `last` is the error of the last attempt. `unsure` is for a request that may have been executed.
         """
         if isinstance(last, LeaderUnavailable | BrokerBlocked):
             return last
@@ -139,7 +139,7 @@ class SessionKeeper:
 
 
 async def _close(session: Broker) -> None:
-    """Close a session that may be lost: wait only briefly, and ignore its errors."""
+    """Close a session that may be lost, with a short timeout and ignoring errors."""
     try:
         async with asyncio.timeout(CLOSE_TIMEOUT):
             await session.close()

@@ -1,7 +1,7 @@
 """The status of a job: its state in one word, and other known details.
 
-`find_status` searches for the job in every place. The `status_…` functions build a status from what a search found.
-Their first parameter is the result of the search, followed by the job's id if the result does not contain it.
+`find_status` searches for the job in every place. The `status_…` functions build a status from the result of a search,
+and take the job's id only if that result doesn't contain it.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class JobClient(Protocol):
-    """The part of `palermo.client.Client` that handles, results and messages use without importing its class."""
+    """The part of `palermo.client.Client` used here and by handles, without importing the class."""
 
     settings: Settings
     serializers: Serializers
@@ -65,11 +65,11 @@ class AnyJob(Protocol):
 
 
 async def locate(broker: Broker, id: str, queue: str = "", *, failed: bool = True) -> JobLocation:
-    """Find the job with this id; `queue` is the queue where it would wait, "" if unknown.
+    """Find the job with this id. `queue` is the queue where it would wait, or "".
 
-    Without `failed`, a failed job is `gone`. A job that is not found is searched again, in case it moved during the
-    search. After a worker was killed, its job may be nowhere for a moment. A caller that acts on `gone` therefore
-    searches again a second later. Raises BrokerUnavailable, BrokerRefused.
+    Without `failed`, failed jobs are `gone`. A job that isn't found is searched for again, in case it moved during the
+    search. For a moment after a worker is killed, its job may not be anywhere, so callers that act on `gone` must
+    search again a second later. Raises BrokerUnavailable, BrokerRefused.
     """
     for _ in range(2):
         found = await broker.find((id,), queue=queue, failed=failed)
@@ -83,25 +83,25 @@ UNKNOWN = "unknown"
 
 
 class State(StrEnum):
-    """The states of a status: those of the job lifecycle (docs/reference/lifecycle.md), and four more."""
+    """The states of the job lifecycle (docs/reference/lifecycle.md), and four more."""
 
     PENDING = JobState.PENDING
-    #: Pending, and due later. A free worker would not help.
+    #: Pending and due later, so that a free worker wouldn't run it now.
     SCHEDULED = SCHEDULED
     WORKING = JobState.WORKING
     RETRYING = JobState.RETRYING
     FAILED = JobState.FAILED
     DONE = JobState.DONE
     DISCARDED = JobState.DISCARDED
-    #: A user cancelled it: it was discarded, or stays in its queue until a worker drops it. It will not run.
+    #: Cancelled by a user: it was discarded, or stays in its queue until a worker drops it. It won't run.
     CANCELLED = CANCELLED
-    #: It is a row of an outbox in the program's database, not yet on the broker (palermo.contrib.outbox).
+    #: In an outbox table of the program's database, not yet on the broker (palermo.contrib.outbox).
     OUTBOX = "outbox"
     #: The job is unknown.
     UNKNOWN = UNKNOWN
 
 
-#: The state of a job, by the kind of its end record.
+#: The state for each kind of end record.
 _ENDED: Mapping[str, State] = {
     RecordKind.SUCCEEDED: State.DONE,
     RecordKind.FAILED: State.FAILED,
@@ -110,7 +110,7 @@ _ENDED: Mapping[str, State] = {
 }
 
 
-#: The kinds of records after which a job waits.
+#: The kinds of records after which a job is waiting.
 WAITING = (
     *(RecordKind.ENQUEUED, RecordKind.FIRED, RecordKind.LIMITED),
     *(RecordKind.RETRIED, RecordKind.SNOOZED, RecordKind.RELEASED),
@@ -123,13 +123,13 @@ _SILENT = "its worker, which ran it when last seen, does not answer"
 _UNWRITTEN = "it is in no queue and has not failed; its end was not recorded"
 
 
-#: The fields of a status in Unix seconds.
+#: The fields that are in Unix seconds.
 INSTANTS = ("started_at", "run_at", "ended_at", "closed_until")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class JobStatus(str):
-    """The status of a job: a string with the state, and attributes with all other known details.
+    """The status of a job: a string with the state, and attributes for all other known details.
 
     For example `job.status() == "done"`, and `job.status().progress`.
     """
@@ -142,38 +142,38 @@ class JobStatus(str):
     queue: str = ""
     #: The number of the run, starting at 1.
     attempt: int | None = None
-    #: The worker that runs it, or the slot in which it failed.
+    #: The worker that runs it, or the slot where it failed.
     worker: str | None = None
-    #: Unix seconds: when the run started.
+    #: Start of the run, in Unix seconds.
     started_at: float | None = None
-    #: Unix seconds: when the job is due.
+    #: When the job is due, in Unix seconds.
     run_at: float | None = None
-    #: Unix seconds: when the job ended.
+    #: When the job ended, in Unix seconds.
     ended_at: float | None = None
-    #: Duration of its last run, in seconds.
+    #: Duration of the last run in seconds.
     took: float | None = None
-    #: The progress that the job reported, from 0 to 1.
+    #: The reported progress, from 0 to 1.
     progress: float | None = None
-    #: The text that the job reported with its progress.
+    #: The text reported with the progress.
     text: str = ""
-    #: Its arguments; None if they are unknown or can't be shown.
+    #: The arguments; None if they are unknown or can't be shown.
     args: list[Any] | None = None
     kwargs: dict[str, Any] | None = None
-    #: The arguments as short text.
+    #: The arguments as a short text.
     preview: str | None = None
-    #: The class of the exception with which it failed.
+    #: The class of the exception, if it failed.
     error: str = ""
-    #: The text of the exception, or the reason why the job was discarded.
+    #: The text of the exception, or why the job was discarded.
     message: str = ""
     #: Whether its result is kept; None before the job is done, or if unknown.
     result_kept: bool | None = None
     #: The key of a unique, throttled or debounced job; "" if it has none, or if unknown.
     key: str = ""
-    #: The id of the job that has this key now or gets it next; "" if no job has it.
+    #: The id of the job that holds this key now or gets it next, or "".
     next_id: str = ""
-    #: Unix seconds until which its key is closed, so that a second enqueue is refused or deferred.
+    #: Unix seconds until which the key stays closed, so that further enqueues are refused or deferred.
     closed_until: float | None = None
-    #: The id of the job that enqueued it; "" if no job did, or if unknown.
+    #: The id of the job that enqueued it; "" if there is none, or if unknown.
     parent: str = ""
     #: Why the status is unknown, or where it was found.
     reason: str = ""
@@ -190,13 +190,13 @@ class JobStatus(str):
         return self.state in _ENDED.values()
 
     def row(self) -> Row:
-        """The row for listings and `--json`."""
+        """Return the row for listings and `--json`."""
         found = {each.name: as_json(getattr(self, each.name)) for each in fields(self)}
         return found | {name: iso_instant(getattr(self, name)) for name in INSTANTS}
 
 
 def status_at_location(place: JobLocation, id: str, serializers: Serializers) -> JobStatus:
-    """The status of a job that was found."""
+    """Return the status of a job that was found."""
     state = State(place.state)
     if place.running is not None:
         running = place.running
@@ -237,7 +237,7 @@ def status_at_location(place: JobLocation, id: str, serializers: Serializers) ->
 
 
 def status_at_end(record: Record) -> JobStatus:
-    """The status of a job, from the record of its end."""
+    """Return the status of a job, from the record of its end."""
     state = _ENDED[record["kind"]]
     slot, writer, headers = record.get("slot"), record.get("writer"), record.get("headers")
     headers = headers if isinstance(headers, dict) else {}
@@ -260,9 +260,9 @@ def status_at_end(record: Record) -> JobStatus:
 
 
 def status_at_step(record: Record, place: JobLocation) -> JobStatus | None:
-    """The status of a job that was not found, by the last record of its life; None unless that record means waiting.
+    """Return the status of a job that wasn't found, if the last record about it means waiting, else None.
 
-    `place` lists the places that were not searched: the job may have been purged there.
+    `place` lists the places that were not searched; the job may have been purged there.
     """
     run_at, again = record.get("run_at"), record["kind"] == RecordKind.RETRIED
     if record["kind"] not in WAITING:
@@ -283,7 +283,7 @@ def status_at_step(record: Record, place: JobLocation) -> JobStatus | None:
 
 
 def status_kept_with_key(key: Key, id: str) -> JobStatus | None:
-    """The status of a job that is kept with its key until its time, or until another job has ended; else None."""
+    """Return the status of a job that is stored with its key until a time or until another job ends, else None."""
     message = None if key.next is None else key.next.message
     if message is None or message.id != id:
         return None
@@ -307,13 +307,13 @@ def _text(record: Record, name: str) -> str:
     return found if isinstance(found, str) else ""
 
 
-#: Seconds that a job may take to reach its failed queue.
+#: Seconds within which a failed job reaches its failed queue.
 _FAILING_TIME = 10.0
 
 #: Reason shown for a done job without an end in the journal.
 _KEY_CLOSED = "it has ended, since dedupe blocks its key, and the journal has no failure of it"
 
-#: Why the journal does not have a job, by journal level.
+#: Why the journal doesn't contain a job, by journal level.
 _SILENCE = {
     JournalLevel.OFF: "The setting journal is off, so jobs that have ended are not recorded.",
     JournalLevel.FAILURES: "It may have succeeded: at the journal level failures, successful jobs are recorded"
@@ -326,7 +326,7 @@ _SILENCE = {
 def find_status(client: JobClient, job: AnyJob, patience: float | None = None) -> Question[JobStatus]:
     """Find the status of a job, including its key.
 
-    Reading the journal takes at most `patience` seconds (default: publish_timeout).
+    Reads the journal for at most `patience` seconds (default: publish_timeout).
     """
 
     async def find(watch: JournalWatch) -> JobStatus:
@@ -342,13 +342,13 @@ def find_status(client: JobClient, job: AnyJob, patience: float | None = None) -
 
 
 async def _wait_for_records() -> None:
-    """Wait while the records of a job that has just started or ended are written; its worker writes them in batches."""
+    """Wait a moment, because workers write the records of jobs that have just started or ended in batches."""
     await asyncio.sleep(2 * FLUSH_EVERY)
 
 
 @dataclass(eq=False, kw_only=True)
 class _Search:
-    """Searches for one job in every place, in the order in which jobs move. The first certain result is the status."""
+    """Searches for one job in every place, in the order in which jobs move, until a result is certain."""
 
     watch: JournalWatch
     client: JobClient
@@ -357,12 +357,12 @@ class _Search:
     patience: float
     #: Where the job was last found.
     place: JobLocation = field(default_factory=JobLocation)
-    #: The journal's end of the job, and its last step; whether the journal was read, and why not.
+    #: The job's end and last record in the journal, whether the journal was read, and why not.
     end: Record | None = None
     step: Record | None = None
     journal_read: bool = False
     read_error: str = ""
-    #: Why keys could not be read.
+    #: Why the keys couldn't be read.
     key_error: str = ""
 
     async def status(self) -> JobStatus:
@@ -382,7 +382,9 @@ class _Search:
         return status_at_end(known) if known is not None and known["kind"] == RecordKind.SUCCEEDED else None
 
     async def _located(self) -> JobStatus | None:
-        """Its location. If it isn't found, search again after reading the journal, because it may have moved."""
+        """Return the status by location. If the job isn't found, search again after reading the journal, because it may
+        have moved.
+        """
         found = await self._locate()
         if found is None and self.client.settings.journal != JournalLevel.OFF:
             await self._read_journal()
@@ -408,10 +410,10 @@ class _Search:
             self.read_error = f"The journal was not read in time. {self.watch.read_error}".strip()
 
     async def _ended(self) -> JobStatus | None:
-        """Its end, unless it failed and is no longer in a failed queue because an operator removed it."""
+        """Return the status at its end, unless it failed and an operator has removed it from the failed queue."""
         if self.end is None:
             return None
-        # A failure is recorded before the job is in its failed queue. A workflow is never there.
+        # A failure is recorded before the job reaches its failed queue. Failed workflows never do.
         fresh = clock.now() - self.end["at"] < _FAILING_TIME
         certain = self.end["kind"] != RecordKind.FAILED or "workflow" in self.end or self.place.unseen or fresh
         return status_at_end(self.end) if certain else None
@@ -430,13 +432,15 @@ class _Search:
         return status_at_step(self.step, self.place) if self.step is not None and self.place.unseen else None
 
     async def _with_key(self, found: JobStatus) -> JobStatus:
-        """The status with the details of its key."""
+        """Return the status with the details of its key."""
         if found.key and (key := await self._ask_keys(lambda keys: keys.find(found.key))) is not None:
             found = replace(found, key=key.name, next_id=key.job_after(found.id), closed_until=key.closed_until)
         return replace(found, reason=f"{found.reason} {self.key_error}".strip()) if self.key_error else found
 
     async def _ask_keys(self, question: Callable[[UniqueKeys], Awaitable[T | None]]) -> T | None:
-        """The answer; None, and `key_error` set, if keys cannot be read now, e.g. while their leader is silent."""
+        """Return the answer; or None, with `key_error` set, if keys can't be read, for example because the leader is
+        silent.
+        """
         try:
             return await question((await self.watch.session()).keys)
         except BrokerUnavailable as error:
@@ -449,7 +453,7 @@ class _Search:
 
 
 async def _key_about(keys: UniqueKeys, id: str) -> Key | None:
-    """The key that keeps this job, or that is closed because this job had it, if any."""
+    """Return the key that stores this job or that it has closed, if any."""
     for key in (await keys.page(id, offset=0, limit=sys.maxsize)).keys:
         kept, closed = key.next, key.closed
         if (kept is not None and kept.message.id == id) or (closed is not None and closed.id == id):
@@ -458,12 +462,12 @@ async def _key_about(keys: UniqueKeys, id: str) -> Key | None:
 
 
 def _tells_of_success(key: Key) -> bool:
-    """Whether the key is held by `dedupe`, which means that its job is done: a failed job frees its key."""
+    """Whether the key is held by `dedupe`, which implies that the job is done because failed jobs free their keys."""
     return key.closed is not None and not key.name.startswith((f"{THROTTLE}:", f"{DEBOUNCE}:"))
 
 
 def since(job: AnyJob) -> float:
-    """The earliest time at which the journal may have the job's end, by this process's clock."""
+    """Return the earliest local time at which the journal may contain the job's end."""
     return 0.0 if job.created_at is None else job.created_at - 1.0
 
 

@@ -1,7 +1,7 @@
-"""`@palermo.subscribe`: a function, or a class with `process`, that handles the events of some topics.
+"""`@palermo.subscribe`: declares a function, or a class with `process`, that handles the events of some topics.
 
-The decorated function or class is a normal job, with the payload as its only argument: it has slots, retries and
-hooks, and its failures are in the failed queue. Its wire name is the name of the group.
+The result is a normal job whose only argument is the payload. It uses slots, retries and hooks, and its failures are in
+the failed queue. Its wire name is the name of the group.
 """
 
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ from palermo.jobs.options import SUBSCRIBE_OPTIONS, SubscribeOptions, read_optio
 
 
 def subscribe(*topics: str, group: str, from_start: bool = False, **options: Unpack[SubscribeOptions]) -> JobDecorator:
-    """Make a function handle the events of these topics, once per group of workers.
+    """Declare a function as the handler of these topics' events, once per group of workers.
 
-    In a topic, `*` matches one word and `#` any number of words. `group` names the subscriber. Its events wait in
-    its own queue, even while none of its workers runs. With `from_start`, a group that subscribes for the first time
-    starts with the kept events. The options are those of a job's runs: `retries`, `backoff`, `retry_for`,
-    `retry_on`, `discard_on`, `timeout` and `keep_result`. The topic of the event is `palermo.current_job().topic`.
+    In a topic, `*` matches one word and `#` any number of words. `group` names the subscriber. Its events wait in a
+    queue of its own, even while none of its workers is running. With `from_start`, a new group starts with the kept
+    events. The options are those of a job's runs: `retries`, `backoff`, `retry_for`, `retry_on`, `discard_on`,
+    `timeout` and `keep_result`. The topic of the event is `palermo.current_job().topic`.
 
-    A group has one function: a second one raises JobNameTaken. Raises TopicInvalid and OptionInvalid.
+    A group has one handler; a second one raises JobNameTaken. Raises TopicInvalid and OptionInvalid.
     """
     if not topics:
         raise TopicInvalid('@palermo.subscribe got no topic; write @palermo.subscribe("order.*", group="mail").')
@@ -51,7 +51,7 @@ def _declared(subscribes: JobSubscription, options: Mapping[str, Any]) -> dict[s
 
 
 def subscriptions(registry: Registry, exchange: str, prefix: str) -> list[tuple[Subscription, bool]]:
-    """The subscriptions of this process's jobs, and whether each starts with the kept events."""
+    """Return the subscriptions of this process's jobs, each with whether it starts with the kept events."""
     found: list[tuple[Subscription, bool]] = []
     for name in registry.names():
         definition = registry.get(name)

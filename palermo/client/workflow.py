@@ -1,7 +1,7 @@
 """Workflows: `@palermo.workflow`, and the object with which a job adds steps.
 
-A workflow is a job that adds steps. The steps that a run adds are collected here, and stored when the run has ended:
-a run that raises has added nothing.
+A workflow is a job that adds steps. The steps of a run are collected here and stored when the run ends. A run that
+raises adds no steps.
 """
 
 import threading
@@ -54,29 +54,29 @@ R_co = TypeVar("R_co", covariant=True)
 C = TypeVar("C")
 T = TypeVar("T")
 
-#: Maximum number of single steps that one run adds, of nested workflows, and of bytes in a step's name.
+#: Maximum number of steps added by one run, depth of nested workflows, and length of a step's name in bytes.
 MAX_STEPS, MAX_DEPTH, MAX_STEP_NAME = 1_000, 32, 100
 
-#: Depth to which a list or dict is searched for outputs.
+#: Maximum depth at which outputs are found in a list or dict.
 _DEPTH = 10
 
-#: Palermo's own jobs: a workflow without a function, and a map over the output of a step.
+#: Palermo's own jobs: a workflow created without a function, and a map over a step's output.
 READY, MAP = "palermo.workflow", "palermo.map"
 
 
 class Step(Generic[R_co]):
-    """A step of a workflow, as it was added."""
+    """A step that was added to a workflow."""
 
     def __init__(self, flow: "Building", plan: Plan) -> None:
         self.name = plan.name
         self.conditions = plan.after
-        #: Number of a map's members; None for any other step.
+        #: Number of a map's members; None for other steps.
         self.members = plan.members
         self._flow = flow
 
     @property
     def output(self) -> R_co:
-        """A placeholder for the step's return value: pass it to a later step, or return it. Not the value itself."""
+        """A placeholder for the step's return value, to pass to a later step or to return."""
         return cast("R_co", OutputOf(self))
 
     @property
@@ -94,7 +94,7 @@ class Step(Generic[R_co]):
 
 
 class OutputOf:
-    """Placeholder for the output of a step."""
+    """Placeholder for a step's output."""
 
     def __init__(self, step: Step[Any]) -> None:
         self.step = step
@@ -104,7 +104,7 @@ class OutputOf:
 
 
 class Marks:
-    """The marks in one value, for the outputs that it uses."""
+    """The marks for the outputs that are used in one value."""
 
     def __init__(self, flow: "Building") -> None:
         self._flow = flow
@@ -113,16 +113,16 @@ class Marks:
 
     @property
     def text(self) -> str:
-        """The prefix of its marks; "" if it has none."""
+        """The prefix of its marks, or ""."""
         return self._text if self._steps else ""
 
     @property
     def uses(self) -> tuple[Use, ...]:
-        """The outputs, by the numbers of their marks."""
+        """The outputs, in the order of their marks' numbers."""
         return tuple(Use(step.name, step.members) for step in self._steps)
 
     def put(self, value: Any, depth: int = _DEPTH) -> Any:
-        """The value with marks in place of outputs. Raises OptionInvalid for a step."""
+        """Return the value with marks in place of outputs. Raises OptionInvalid if it contains a step."""
         match value:
             case OutputOf(step=step):
                 if not step.is_in(self._flow):
@@ -142,15 +142,15 @@ class Marks:
 
 
 class Building:
-    """The steps that one run adds."""
+    """The steps added by one run."""
 
     def __init__(self, id: str, path: str = "") -> None:
-        """`path` is the path of the running step, "" for the workflow's own run."""
+        """`path` is the path of the running step, or "" for the workflow's own run."""
         self.id = id
         self.prefix = f"{path}/" if path else ""
         self.steps: dict[str, Step[Any]] = {}
         self.deadline: float | None = None
-        #: Headers for all steps: the parent job and the trace.
+        #: Headers of all steps: the parent job and the trace.
         self.headers = dict(parent_header())
         self._added: dict[str, AddedStep] = {}
         self._size = 0
@@ -174,7 +174,7 @@ class Building:
         self.steps[name], self._added[name] = step, added
 
     def take(self, size: int, name: str) -> None:
-        """Count the bytes of a step's arguments. Raises BodyTooLarge."""
+        """Add to the total size of arguments, in bytes. Raises BodyTooLarge."""
         self._size += size
         if self._size > MAX_ADDED:
             raise BodyTooLarge(
@@ -183,7 +183,7 @@ class Building:
             )
 
     def check_open(self) -> None:
-        """Raise RuntimeError in another thread, or once the run that adds the steps has ended."""
+        """Raise RuntimeError in another thread, or once the run has ended."""
         if self._closed or threading.get_ident() != self._thread:
             raise RuntimeError(
                 "steps can be added only while the workflow's function runs, in its own thread, or before a workflow"
@@ -191,7 +191,7 @@ class Building:
             )
 
     def named(self, wanted: str | None, job: str) -> str:
-        """The name of the next step: the requested one, or one derived from its job's name. Raises OptionInvalid."""
+        """Return the next step's name: the requested one, or one based on its job's name. Raises OptionInvalid."""
         if wanted is None:
             name = base = job.rpartition(".")[2].replace("/", "-").replace(":", "-")[:MAX_STEP_NAME] or "step"
             number = 1
@@ -208,7 +208,7 @@ class Building:
         return wanted
 
     def graph(self, result: Value | None = None) -> Graph:
-        """The added steps. No more can be added afterwards."""
+        """Return the added steps. No more can be added afterwards."""
         self._closed = True
         used = {use.step for added in self._added.values() if added.job is not None for use in added.job.uses}
         used |= {use.step for use in result.uses} if result is not None else set()
@@ -222,15 +222,15 @@ class Building:
 
     @contextmanager
     def closed_if_stored(self) -> Iterator[None]:
-        """Close the workflow, and reopen it if storing fails, so that it can be enqueued again."""
+        """Close the workflow, but reopen it if storing fails so that it can be enqueued again."""
         try:
             yield
-        except Exception:  # not for a cancelled wait: it may still be stored
+        except Exception:  # not if waiting is cancelled, since it may still be stored
             self._closed = False
             raise
 
     def packed(self, graph: Graph) -> bytes:
-        """The added steps, as bytes. Raises BodyTooLarge."""
+        """Return the added steps as bytes. Raises BodyTooLarge."""
         packed = pack(graph)
         if len(packed) > MAX_ADDED:
             self.take(len(packed), "the last step")
@@ -238,7 +238,7 @@ class Building:
 
 
 class Workflow:
-    """Adds steps: the first argument of a function with `@palermo.workflow`, or created directly."""
+    """Adds steps. A workflow function gets one as its first argument; it can also be created directly."""
 
     def __init__(self) -> None:
         self._building = Building(new_id())
@@ -246,7 +246,7 @@ class Workflow:
 
     @classmethod
     def of_run(cls, message: Message, definition: JobDefinition) -> "Workflow":
-        """The workflow to which the run of this message adds steps."""
+        """Return the workflow to which the run of this message adds steps."""
         flow = cls()
         workflow, path, _ = step_of(message.extra) or (message.id, "", 0)
         flow._building = Building(workflow, path)
@@ -256,7 +256,7 @@ class Workflow:
 
     @property
     def steps(self) -> list[Step[Any]]:
-        """The steps that were added so far."""
+        """The steps added so far."""
         return list(self._building.steps.values())
 
     @overload
@@ -280,10 +280,10 @@ class Workflow:
     def map(
         self, job: Enqueuer[Concatenate[T, P], R], items: Iterable[T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Step[list[R]]:
-        """Add one job for each item, as one step; `args` and `kwargs` are further arguments of each.
+        """Add one step with a job for each item. `args` and `kwargs` are additional arguments of each job.
 
         `items` may be a generator, or the output of a step. The step's output is the list of the jobs' results, in the
-        order of the items. Raises what `step` raises.
+        order of the items. Raises the same errors as `step`.
         """
         found, given, may_fail = self._job(job)
         if isinstance(items, str | bytes | Mapping):
@@ -304,10 +304,10 @@ class Workflow:
         return self._add_map(found, given, items, more, named, marks, may_fail)
 
     def after(self, *steps: Step[Any], when: Literal["done", "failed", "over"] = "done") -> "Workflow":
-        """The same workflow with a condition: steps added to the returned object run after these steps.
+        """Return the workflow with a condition: steps added to the returned object run after these steps.
 
-        With "done", they run once all of these are done. With "failed", they run once all have ended, if one of
-        them, or a step before it, failed or was cancelled. With "over", they run once all have ended. Raises
+        With "done", they run once all of these are done. With "failed", they run once all have ended and at least one
+        of them, or a step before it, failed or was cancelled. With "over", they run once all have ended. Raises
         OptionInvalid.
         """
         if when not in tuple(When):
@@ -322,9 +322,9 @@ class Workflow:
         return flow
 
     def signal(self, name: str, timeout: Duration | None = None) -> Step[Any]:
-        """Add a step without a job: it is done once this signal is sent, and its output is the signal's value.
+        """Add a step without a job, which is done once this signal is sent. Its output is the signal's value.
 
-        It fails if the signal is not sent within `timeout`, counted from the end of the steps before it.
+        It fails if the signal isn't sent within `timeout` of the end of the steps before it.
         """
         seconds = in_seconds(timeout)
         if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
@@ -334,13 +334,15 @@ class Workflow:
         return self._append(AddedStep(Plan(name=name, after=self._after, signal=True, timeout=seconds)))
 
     def enqueue(self) -> Job[None]:
-        """Store the workflow, all of it or nothing. Raises the same as `enqueue` of a job; it can then be repeated."""
+        """Store the workflow, in full or not at all. Raises the same errors as a job's `enqueue`, and can then be
+        repeated.
+        """
         message = self._message()
         with self._building.closed_if_stored():
             return _client().enqueue_message(message)
 
     async def enqueue_async(self) -> Job[None]:
-        """`enqueue` for asyncio programs."""
+        """Like `enqueue`, for asyncio programs."""
         import asyncio
 
         message = self._message()
@@ -356,7 +358,7 @@ class Workflow:
             self._append(added)
 
     def returned(self, value: Any, serialize: Callable[[Any], StoredResult] | None) -> bytes:
-        """The steps that the run added, as bytes, after it returned a value. Without `serialize`, the value isn't kept.
+        """Return the steps added by a run that returned `value`, as bytes. Without `serialize`, the value isn't kept.
 
         Raises OptionInvalid, EncodeError, BodyTooLarge.
         """
@@ -367,7 +369,7 @@ class Workflow:
         return self._building.packed(self._building.graph(result))
 
     def _job(self, job: Any) -> tuple[JobDefinition | str, dict[str, Any], int]:
-        """The job, its options and how many failures count as done. Raises TypeError, OptionInvalid."""
+        """Return the job, its options, and how many of its failures are tolerated. Raises TypeError, OptionInvalid."""
         self._building.check_open()
         if isinstance(job, str):
             return registry.find(job) or job, {}, 0
@@ -417,7 +419,7 @@ class Workflow:
     ) -> Step[Any]:
         """Add a map whose items are known."""
         building = self._building
-        # A generator may add steps. They come before this one and take their names first.
+        # A generator may itself add steps, which come before this one and take their names first.
         items = items if isinstance(items, Sized) else list(items)
         name = building.named(given.get("id"), job if isinstance(job, str) else job.name)
         first: StepJob | None = None
@@ -448,7 +450,7 @@ class Workflow:
         return step
 
     def _conditions(self, marks: Marks) -> tuple[Condition, ...]:
-        """The steps that must come first: those given to `after`, and those whose outputs are used."""
+        """Return the steps that must come first: those given to `after`, and those whose outputs are used."""
         known = {name for each in self._after if each.when is When.DONE for name in each.steps}
         used = tuple(use.step for use in marks.uses if use.step not in known)
         return (*self._after, Condition(used)) if used else self._after
@@ -461,7 +463,7 @@ class Workflow:
         kwargs: Mapping[str, Any],
         name: str,
     ) -> tuple[Message, dict[str, Any]]:
-        """The job of a step, and the times that count from its release."""
+        """Return the job of a step, and the options whose durations start when it is released."""
         client, building = _client(), self._building
         call: JobCall = call_of(client.settings, job, args, kwargs, client.unique_job)
         chosen = {**call.declared, **given}
@@ -479,7 +481,7 @@ class Workflow:
         return message, {key: value for key, value in times.items() if value}
 
     def _message(self) -> Message:
-        """The job that runs a directly created workflow. Raises OptionInvalid if it has no steps."""
+        """Return the job that runs a directly created workflow. Raises OptionInvalid if it has no steps."""
         self._building.check_open()
         if not self._building.steps:
             raise OptionInvalid("this workflow has no steps: add some with flow.step or flow.map.")
@@ -500,7 +502,7 @@ class Workflow:
 
 
 class WorkflowJob(FunctionJob[P, C, R]):
-    """A function with `@palermo.workflow`: calling it calls the function, with a workflow as its first argument."""
+    """A decorated workflow function. Calling it requires a workflow as the first argument."""
 
     def __call__(self, flow: Workflow, /, *args: P.args, **kwargs: P.kwargs) -> C:  # type: ignore[override]
         return self._function(flow, *args, **kwargs)  # type: ignore[arg-type]
@@ -526,10 +528,11 @@ def workflow(target: Callable[Concatenate[Workflow, P], R], /) -> WorkflowJob[P,
 @overload
 def workflow(**options: Unpack[WorkflowOptions]) -> WorkflowDecorator: ...
 def workflow(target: Any = None, /, **options: Any) -> Any:
-    """Declare a function as a workflow, which is a job that adds steps; with or without parentheses.
+    """Declare a function as a workflow, which is a job that adds steps. Can be used with or without parentheses.
 
-    The function gets a `palermo.Workflow` first. `enqueue` takes its other parameters. The options are those of a job,
-    and `deadline`: the time after its first run in which the workflow must end, or it is cancelled and fails.
+    The function's first parameter is a `palermo.Workflow`; `enqueue` takes the others. The options are those of a job,
+    and `deadline`: the time after its first run within which the workflow must end. Otherwise it is cancelled and
+    fails.
 
     Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """
@@ -551,7 +554,7 @@ def _client() -> "Client":
 
 
 def _ready(flow: Workflow, graph: bytes) -> None:
-    """Add the steps of a workflow that was created directly."""
+    """Add the steps of a directly created workflow."""
     flow.add(unpack(graph, Graph))
 
 
@@ -575,11 +578,11 @@ _OWN: Mapping[str, JobDefinition] = {READY: _own(READY, _ready), MAP: _own(MAP, 
 
 
 def own_job(name: str) -> JobDefinition | None:
-    """Palermo's own job with this name, or None."""
+    """Return Palermo's own job with this name, or None."""
     return _OWN.get(name)
 
 
 def serialized(serializers: Serializers, name: str) -> Callable[[Any], StoredResult]:
-    """Writes a value with the serializer of this name."""
+    """Return a function that writes values with the serializer of this name."""
     serializer = serializers.get(name)
     return lambda value: StoredResult(serializer.media_type, serializer.dumps(value))

@@ -1,5 +1,4 @@
-"""Jobs as a program declares them: their definitions, options and hooks, and the registry. Does not import the
-client."""
+"""Declared jobs: definitions, options, hooks and the registry. Doesn't import the client."""
 
 from palermo.jobs.job_registry import Registry, registry
 

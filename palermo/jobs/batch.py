@@ -1,4 +1,4 @@
-"""The list passed to a job that takes batches. The job can set an outcome for each item."""
+"""The list that a batch job receives. The job can set an outcome for each item."""
 
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
@@ -8,7 +8,7 @@ T = TypeVar("T")
 #: Maximum number of jobs in one batch.
 MOST_BATCH = 1_000
 
-#: Called with the position of a marked item, and whether it is marked as done.
+#: Called with an item's position and whether it is done (or failed).
 OnMark = Callable[[int, bool], None]
 
 
@@ -17,7 +17,7 @@ def ignore_mark(position: int, done: bool) -> None:
 
 
 class Batch(list[T], Generic[T]):
-    """The enqueued arguments, one item per job. An unmarked item gets the outcome of the call."""
+    """The arguments of the batched jobs, one item per job. Unmarked items get the outcome of the call."""
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         super().__init__(items)
@@ -41,8 +41,8 @@ class Batch(list[T], Generic[T]):
         self._mark(index, error)
 
     def outcomes(self, error: BaseException | None) -> list[BaseException | None]:
-        """The error of each item after a call that raised `error` or returned; None for items that are done."""
-        self._on_mark = ignore_mark  # a leftover thread of the job must not mark items of the slot's next job
+        """Return the error of each item, or None, after a call that returned or raised `error`."""
+        self._on_mark = ignore_mark  # a thread that outlives the job must not mark items of the slot's next job
         return [self._marks.get(position, error) for position in range(self._size)]
 
     def _mark(self, index: int, error: BaseException | None) -> None:
@@ -57,7 +57,7 @@ class Batch(list[T], Generic[T]):
 
 
 def watched(items: Iterable[T], on_mark: OnMark) -> Batch[T]:
-    """A batch that reports its marks."""
+    """Return a batch that reports its marks to `on_mark`."""
     batch = Batch(items)
     batch._on_mark = on_mark
     return batch

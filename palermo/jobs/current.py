@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class ProgressReports(Protocol):
-    """Receives the reports of a job. Never delays the job."""
+    """Receives a job's reports without delaying the job."""
 
     def progress(self, fraction: float | None, text: str) -> None:
         """Report the job's progress."""
@@ -112,14 +112,14 @@ def current_job() -> CurrentJob | None:
 
 
 def parent_header() -> Headers:
-    """The parent header for jobs enqueued by the current job; empty outside a job."""
+    """Return the parent header for jobs that the current job enqueues; empty outside a job."""
     if _current.get() is None or (current := current_job()) is None:
         return NO_HEADERS
     return {PARENT: current.id}
 
 
 def set_current_job(current: CurrentJob | Callable[[], CurrentJob]) -> None:
-    """Set the current job, or a function that creates it, for the rest of this context. Workers call this."""
+    """Set the current job, or a function that creates it, in this context. Called by workers."""
     _current.set(current)
 
 
@@ -143,7 +143,7 @@ def track(items: Iterable[T], total: int | None = None, text: str = "") -> Itera
 
 
 def so_far(done: int, total: int | None, text: str) -> tuple[float | None, str]:
-    """The progress of a loop, in the form that `progress` takes."""
+    """Return the progress of a loop as arguments for `progress`."""
     before = f"{text} " if text else ""
     if total is None:
         return None, f"{before}{done:,}"

@@ -31,7 +31,7 @@ class JobSubscription(Struct, frozen=True, kw_only=True):
     group: str
     #: Patterns of topics, sorted.
     topics: tuple[str, ...]
-    #: Whether a new group starts with the kept events.
+    #: Whether a new group starts with the events kept so far.
     from_start: bool = False
 
     def queue(self, exchange: str, prefix: str) -> str:
@@ -45,16 +45,16 @@ class JobSubscription(Struct, frozen=True, kw_only=True):
 class JobDefinition:
     """A declared job."""
 
-    #: The wire name: `package.module.QualName`, or the given name.
+    #: The wire name: `package.module.QualName`, or the name given to the decorator.
     name: str
     #: The decorated function, or class with `process`.
     target: Callable[..., Any]
-    #: The parameters of an enqueue: those of the function, or of `process` without self.
+    #: The parameters of the function, or of `process` without self.
     signature: inspect.Signature
     is_class: bool
     origin: Origin = field(repr=False)
-    #: The declared options, as read. All DECLARED_OPTIONS are also attributes; None means that the settings or the
-    #: enqueue decide.
+    #: The declared options after conversion. Each of DECLARED_OPTIONS is also an attribute; None leaves the choice to
+    #: the settings or the enqueue.
     options: Mapping[str, Any]
     #: Its schedule; None if it isn't recurring.
     recurring: "RecurringJob | None" = None
@@ -62,7 +62,7 @@ class JobDefinition:
     subscribes: JobSubscription | None = None
     #: Whether it gets a `palermo.Workflow` as its first argument, and adds steps to it.
     workflow: bool = False
-    #: A function job's own hooks; a class has them as methods.
+    #: The hooks of a function. A class has them as methods.
     own_hooks: Hooks = field(default_factory=lambda: Hooks(JOB_HOOKS), repr=False)
 
     if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class JobDefinition:
         vars(self).update({**dict.fromkeys(DECLARED_OPTIONS), **self.options})
 
     def without_flow(self) -> "JobDefinition":
-        """A copy for a workflow function, without the first parameter, which an enqueue does not give."""
+        """Return a copy for a workflow function without its first parameter, which callers don't pass."""
         parameters = list(self.signature.parameters.values())
         if not parameters or parameters[0].kind not in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
             raise OptionInvalid(f"workflow {self.name!r} needs a first parameter, flow, to add its steps to.")
@@ -88,12 +88,12 @@ class JobDefinition:
 
     @cached_property
     def one(self) -> bool:
-        """Whether the decoded body is the single argument."""
+        """Whether the decoded body is the job's only argument."""
         return bool(self.arguments == "one")
 
     @cached_property
     def carried(self) -> Mapping[str, Any]:
-        """The declared options that each of its messages carries."""
+        """The declared options that are sent with each message."""
         return {name: value for name, value in self.options.items() if name in CARRIED_OPTIONS}
 
     @cached_property
@@ -111,33 +111,34 @@ class JobDefinition:
 
     @cached_property
     def classes(self) -> Mapping[str, type]:
-        """The dataclasses and enums in the annotations, by dotted name: bodies may be decoded to these."""
+        """The dataclasses and enums in the parameter annotations, by dotted name. Bodies may be decoded to these."""
         from palermo.contract.class_hints import classes_in
 
         return classes_in(hint for name, hint in self._hints.items() if name != "return")
 
     @cached_property
     def result_classes(self) -> Mapping[str, type]:
-        """The same for the return annotation: results may be decoded to these."""
+        """The same for the return annotation, for decoding results."""
         from palermo.contract.class_hints import classes_in
 
         return classes_in(hint for name, hint in self._hints.items() if name == "return")
 
     @cached_property
     def models(self) -> JobModels | None:
-        """The pydantic models in the annotations, or None."""
+        """The pydantic models in the annotations."""
         return JobModels.of(self.name, self._hints, self.signature, batched=self.batch is not None)
 
     def written(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """The arguments of a call, with models as JSON values. Raises ArgumentsInvalid if a model is not valid."""
+        """Return the arguments with models converted to JSON values. Raises ArgumentsInvalid for an invalid model."""
         if self.models is None:
             return args, kwargs
         return self.models.written(*self.models.validated(args, kwargs, decoded=False))
 
     @cached_property
     def raw(self) -> type[bytes] | type[str] | None:
-        """The annotation of its only parameter if that is bytes or str: a body without media type is then passed
-        unchanged."""
+        """The annotation of the only parameter if it is bytes or str. A body without a media type is then passed
+        unchanged.
+        """
         hints = [hint for name, hint in self._hints.items() if name != "return"]
         if len(self.signature.parameters) != 1 or len(hints) != 1:
             return None
@@ -150,7 +151,8 @@ class JobDefinition:
             known = {*self.signature.parameters, "return"}
             return {name: hint for name, hint in get_type_hints(code).items() if name in known}
         except Exception:
-            # A name that exists only for the type checker, or isn't defined yet: such a parameter restores no class.
+            # The annotation's name may exist only for type checkers, or not be defined yet. Such a parameter restores
+            # no class.
             hints = {parameter.name: parameter.annotation for parameter in self.signature.parameters.values()}
             hints["return"] = self.signature.return_annotation
             empty = inspect.Parameter.empty
@@ -158,14 +160,14 @@ class JobDefinition:
             return {name: hint for name, hint in hints.items() if not isinstance(hint, unknown) and hint is not empty}
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raise ArgumentsInvalid unless the job can be called with these."""
+        """Raise ArgumentsInvalid unless the job can be called with these arguments."""
         least, most = self._by_position
         if not kwargs and least <= len(args) <= most and not self.one:
             return
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            # The wording of inspect.Signature.bind.
+            # depends on the wording of inspect.Signature.bind
             is_unknown = "unexpected keyword argument" in str(error)
             advice = " Options, such as retries, go to .options(…)." if is_unknown else ""
             raise ArgumentsInvalid(
@@ -178,7 +180,7 @@ class JobDefinition:
 
     @cached_property
     def _by_position(self) -> tuple[int, int]:
-        """Minimum and maximum number of arguments if all are positional; otherwise see `bind`."""
+        """Minimum and maximum number of arguments if only positional ones are possible; otherwise `bind` decides."""
         parameters = self.signature.parameters.values()
         if any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters):
             return 1, 0
@@ -186,9 +188,9 @@ class JobDefinition:
         return sum(one.default is one.empty for one in named), len(named)
 
     def hooks(self, kind: str, instance: object | None = None) -> tuple[Callable[..., Any], ...]:
-        """The job's own hooks of one kind, including inherited ones, by name; call them with the job's arguments.
+        """Return the job's own hooks of one kind, including inherited ones, by name. They take the job's arguments.
 
-        Methods that need an object get `instance`, or a new object.
+        Hooks that are instance methods are bound to `instance`, or else to a new object.
         """
         if not self.is_class:
             return self.own_hooks.of(kind)
@@ -201,7 +203,7 @@ class JobDefinition:
 
     @cached_property
     def _method_hooks(self) -> Mapping[str, tuple[tuple[str, bool], ...]]:
-        """The class's hook methods by kind, in order, and whether each needs an object."""
+        """The class's hook methods by kind, in order, each with whether it is an instance method."""
         found: dict[str, list[tuple[str, bool]]] = {}
         for name in dir(self.target):  # sorted
             kind = kind_of(name, JOB_HOOKS)
@@ -213,7 +215,7 @@ class JobDefinition:
 
     @property
     def as_unique(self) -> "UniqueJob | None":
-        """The announcement of a unique, debounced or throttled job; None for any other job."""
+        """The uniqueness rules to announce for a unique, debounced or throttled job; None for any other job."""
         from palermo.contract.unique_jobs import KEY_OPTIONS, KEYED_BY, UniqueJob
 
         if not any(name in self.options for name in KEYED_BY):
@@ -222,7 +224,7 @@ class JobDefinition:
 
 
 def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefinition:
-    """The definition of a decorated function or class. Raises OptionInvalid for an object that cannot be a job."""
+    """Define a job from a decorated function or class. Raises OptionInvalid for an object that can't be a job."""
     is_class = isinstance(target, type)
     if isinstance(target, staticmethod):
         raise OptionInvalid(
@@ -268,16 +270,16 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
 
 
 def _is_method(function: types.FunctionType) -> bool:
-    """Whether a function is defined in a class, and takes the object or the class first."""
+    """Whether a function is defined in a class and takes the object or class first."""
     code = function.__code__
     first = code.co_varnames[0] if code.co_argcount else ""
     return first in ("self", "cls") and "." in function.__qualname__.rpartition("<locals>.")[2]
 
 
 def recurring_job(definition: JobDefinition, options: Mapping[str, Any]) -> "RecurringJob | None":
-    """The recurring job that the options of `@palermo.job` declare, or None.
+    """Return the recurring job declared by the options of `@palermo.job`, or None.
 
-    Raises OptionInvalid, and ArgumentsInvalid for arguments that the job does not take.
+    Raises OptionInvalid, or ArgumentsInvalid for arguments that don't match the signature.
     """
     given = {name: value for name, value in options.items() if name in RECURRING_OPTIONS and value is not None}
     if not given:
@@ -296,7 +298,7 @@ def recurring_job(definition: JobDefinition, options: Mapping[str, Any]) -> "Rec
 
 
 def _check_batch(target: Any, signature: inspect.Signature, declared: Mapping[str, Any]) -> None:
-    """Raise OptionInvalid unless the job can be called with a list."""
+    """Raise OptionInvalid unless the job can be called with one list."""
     if len(signature.parameters) != 1:
         raise OptionInvalid(
             f"job {target.__qualname__!r} takes batches, so it needs exactly one parameter, the list of calls. It has"
@@ -306,7 +308,7 @@ def _check_batch(target: Any, signature: inspect.Signature, declared: Mapping[st
 
 
 def check_batched(job: str, options: Mapping[str, Any]) -> None:
-    """Raise OptionInvalid for options that a batch job cannot have, because they make a single job wait or end."""
+    """Raise OptionInvalid for options that a batch job can't have, because they make an individual job wait or end."""
     if options.get("keep_result"):
         raise OptionInvalid(f"job {job!r} takes batches, so it cannot have keep_result. Leave it out.")
     for name in ONE_BY_ONE:
@@ -318,7 +320,9 @@ def check_batched(job: str, options: Mapping[str, Any]) -> None:
 
 
 def wire_name(target: Any) -> str:
-    """`package.module.QualName`; in `__main__`, the module's real path, so that a worker that imports it agrees."""
+    """Return `package.module.QualName`. In `__main__` the module's real path is used, so that workers that import it
+    agree.
+    """
     module: str = target.__module__
     if module in ("__main__", "__mp_main__"):
         space = variables_of(target)
@@ -346,7 +350,7 @@ def check_job_name(name: object) -> str:
 
 
 def _process_of(cls: type) -> Callable[..., Any]:
-    """The callable `process`, as called on an object of the class."""
+    """Return `process` as called on an object of the class."""
     raw = inspect.getattr_static(cls, "process", None)
     if raw is None:
         raise OptionInvalid(f"class {cls.__qualname__!r} has no method `process`, which a worker calls. Add one.")
@@ -358,11 +362,11 @@ def _process_of(cls: type) -> Callable[..., Any]:
             " for each run."
         ) from None
     except ValueError:
-        pass  # a class written in C has no signature to inspect
+        pass  # a class written in C, without a signature
     if isinstance(raw, (staticmethod, classmethod)):
         found: Callable[..., Any] = getattr(cls, "process")  # noqa: B009
         return found
     if not isinstance(raw, types.FunctionType):
         raise OptionInvalid(f"`process` of class {cls.__qualname__!r} is not a method.")
-    # A bound method without a real object, because partial() would not drop `self` from the signature by name.
+    # Bound without a real object, because partial() would not remove `self` from the signature.
     return types.MethodType(raw, object.__new__(object))

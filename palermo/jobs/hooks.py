@@ -1,9 +1,9 @@
 """Hooks and failure backends: user code that runs around jobs, when workers start and stop, and for each failed job.
 
-HOOKS is the catalogue, from which the table in docs/guides/hooks.md is generated. As in Resque, a function is a hook if
-its name starts with a name from the catalogue (`before_process`, `before_process_open_database`). If several apply,
-hooks registered with `@palermo.hook` run first, then the job's own, each group in the order of their names. Hooks are
-plain functions. Hooks of a run, except around_process, may also be coroutine functions.
+The table in docs/guides/hooks.md is generated from HOOKS. As in Resque, a function is a hook if its name starts with a
+hook's name (`before_process`, `before_process_open_database`). Hooks registered with `@palermo.hook` run first, then
+the job's own, each group ordered by name. Hooks are plain functions. Hooks around a run, except around_process, may
+also be coroutine functions.
 """
 
 import inspect
@@ -30,11 +30,11 @@ _SIZES = f"{_WORKER} and the number of waiting jobs by queue"
 
 
 class HookRow(Struct, frozen=True):
-    """One row of the catalogue."""
+    """A row of the table of hooks."""
 
     name: str
-    #: The process that runs it: "caller" (the process that enqueues or dequeues), "slot" (the child process that runs
-    #: jobs) or "template" (the child process that has imported the jobs and forks the slots).
+    #: The process that runs it: "caller" (enqueues or dequeues), "slot" (the child process that runs jobs) or
+    #: "template" (the child process that imports the jobs and forks the slots).
     process: str
     #: Its arguments.
     arguments: str
@@ -45,12 +45,12 @@ class HookRow(Struct, frozen=True):
 
     @property
     def for_jobs(self) -> bool:
-        """Whether it belongs to a job rather than a worker."""
+        """Whether it is a job's hook rather than a worker's."""
         return not self.arguments.startswith(_WORKER)
 
     @property
     def awaited(self) -> bool:
-        """Whether it may be a coroutine function. An around_process hook wraps the run, and is a generator."""
+        """Whether it may be a coroutine function. An around_process hook can't, because it is a generator."""
         return self.for_jobs and self.process == "slot" and self.name != "around_process"
 
 
@@ -94,19 +94,19 @@ _AWAITED = tuple(row.name for row in HOOKS if row.awaited)
 class DontEnqueue(Exception):
     """Raised by a before_enqueue hook to skip the enqueue, without an error for the caller."""
 
-    #: The public module name, which is stored in failed jobs.
+    #: The module name stored in failed jobs, which is public.
     __module__ = "palermo.hooks"
 
 
 class DontProcess(Exception):
     """Raised by a before_process hook to skip the job, which then counts as done."""
 
-    #: The public module name, which is stored in failed jobs.
+    #: The module name stored in failed jobs, which is public.
     __module__ = "palermo.hooks"
 
 
 class WorkerContext(Struct, frozen=True, kw_only=True):
-    """The argument of a worker hook."""
+    """The argument of worker hooks."""
 
     #: `pid:<pid>@<host>`.
     id: str
@@ -117,12 +117,12 @@ class WorkerContext(Struct, frozen=True, kw_only=True):
 
 
 def kind_of(name: str, kinds: Sequence[str] = JOB_HOOKS + WORKER_HOOKS) -> str | None:
-    """The kind of hook that a function of this name is; None if it isn't one."""
+    """Return the kind of hook that this name stands for, or None."""
     return next((kind for kind in kinds if name == kind or name.startswith(kind + "_")), None)
 
 
 class _Registered(Struct, frozen=True):
-    """A user's function, and what distinguishes it from another one with the same name."""
+    """A user's function, and its origin to distinguish functions with the same name."""
 
     function: Callable[..., Any]
     origin: Origin
@@ -132,7 +132,7 @@ class _Registered(Struct, frozen=True):
         return cls(function, Origin.of(function))
 
     def added_to(self, others: Sequence["_Registered"]) -> tuple["_Registered", ...]:
-        """The other functions without the one that this replaces, followed by this one."""
+        """Return the functions with this one added, replacing its earlier version."""
         return (*(other for other in others if not self._replaces(other)), self)
 
     def _replaces(self, other: "_Registered") -> bool:
@@ -150,10 +150,10 @@ class Hooks:
         self.by_kind: dict[str, tuple[Callable[..., Any], ...]] = {}
 
     def add(self, function: F) -> F:
-        """Register a function by its name. A reload of its module replaces it.
+        """Register a function by its name. If its module is reloaded, the new function replaces the old one.
 
-        Two functions with the same name on different lines of a module both run. Raises OptionInvalid for a name that
-        isn't a hook's, and for a coroutine function that would not be awaited.
+        Two functions in one module with the same name both run if they are on different lines. Raises OptionInvalid if
+        the name isn't a hook's, and for a coroutine function in place of a hook that isn't awaited.
         """
         check_hook(getattr(function, "__name__", ""), function, self._kinds)
         self._functions = _Registered.of(function).added_to(self._functions)
@@ -189,17 +189,16 @@ def check_hook(name: str, function: Any, kinds: Sequence[str]) -> None:
 
 
 def check_methods(cls: type) -> None:
-    """Raise OptionInvalid for a method of a job class with a name similar to a hook's, because it would never be
-    called.
+    """Raise OptionInvalid for a method whose name resembles a hook's, because it would never be called.
 
-    In Resque, `perform` is the run. Names that begin with an underscore are ignored.
+    In Resque the run itself is named `perform`. Names that begin with an underscore are ignored.
     """
     for name in dir(cls):
         written = name.lower().replace("perform", "process")
         alike = [kind for kind in JOB_HOOKS if kind[:2] == written[:2]]
         if not alike or kind_of(name, JOB_HOOKS) or not callable(getattr(cls, name, None)):
             continue
-        # A hook's name starts with two words, and more may follow.
+        # A hook's name consists of two words and an optional suffix.
         question = nearest("_".join(written.split("_")[:2]), alike, cutoff=0.8)
         if question:
             raise OptionInvalid(
@@ -208,7 +207,7 @@ def check_methods(cls: type) -> None:
             )
 
 
-#: The hooks that `@palermo.hook` registered.
+#: The hooks registered with `@palermo.hook`.
 registered = Hooks(JOB_HOOKS + WORKER_HOOKS)
 
 
@@ -222,7 +221,7 @@ def hook(function: F) -> F:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureReport:
-    """The report of a failed job that a failure backend gets."""
+    """The report that failure backends get about a failed job."""
 
     id: str
     #: The job's wire name; "" if the message has none.
@@ -237,7 +236,7 @@ class FailureReport:
     attempt: int = 1
     #: The headers given by `.options(headers=…)`, and others that Palermo doesn't know.
     headers: Mapping[str, Any] = field(default_factory=dict)
-    #: The exception. It has no traceback if the job's process ended: JobCrashed, JobTimeout or JobOutOfMemory.
+    #: The exception. It has no traceback if the job's process died (JobCrashed, JobTimeout, JobOutOfMemory).
     error: BaseException | None = field(default=None, repr=False, compare=False)
 
 
@@ -247,10 +246,10 @@ _backends: tuple[_Registered, ...] = ()
 
 
 def failure_backend(function: B) -> B:
-    """Register a function that is called with a report of each failed job.
+    """Register a function that gets a report of each failed job.
 
-    It runs in the slot. If it raises, the error is logged and the job isn't affected. A reload of its module replaces
-    it.
+    It runs in the slot. If it raises, the error is logged and the job isn't affected. If its module is reloaded, the
+    new function replaces the old one.
     """
     global _backends
     if not callable(function) or isinstance(function, type):
@@ -284,7 +283,7 @@ def log_failure(report: FailureReport) -> None:
 
 
 class HookedJob(Protocol):
-    """The part of a job's definition that calling hooks needs."""
+    """The parts of a job definition needed to call hooks."""
 
     @property
     def is_class(self) -> bool: ...
@@ -294,12 +293,12 @@ class HookedJob(Protocol):
 
 
 def hooks_for(kind: str, definition: HookedJob, instance: object | None = None) -> tuple[Callable[..., Any], ...]:
-    """The hooks of one kind that apply to a job, global ones first. Call them with the job's arguments.
+    """Return a job's hooks of one kind, global ones first. Call them with the job's arguments.
 
-    For on_success the return value comes before the arguments; for on_failure and on_exhausted, the error. `instance`
-    is the object whose `process` runs, so that a class's hooks and its process share state.
+    on_success hooks take the return value before the arguments, and on_failure and on_exhausted hooks the error.
+    `instance` is the object whose `process` runs, so that the hooks of a class share its state.
     """
-    # Fast path: most jobs have no hooks, and nothing is created for them.
+    # Most jobs have no hooks, so this fast path creates no objects.
     own = definition.hooks(kind, instance) if definition.is_class else definition.own_hooks.by_kind.get(kind, ())
     everywhere = registered.by_kind.get(kind, ())
     return (*(partial(function, definition) for function in everywhere), *own) if everywhere else own
@@ -312,7 +311,7 @@ def run_before_hooks(
     kwargs: Mapping[str, Any],
     instance: object | None = None,
 ) -> bool:
-    """Run the hooks of a `before_…` kind. False as soon as one returns False, or raises DontEnqueue or DontProcess."""
+    """Run the hooks of a `before_…` kind. Returns False when one returns False or raises DontEnqueue or DontProcess."""
     try:
         calls = hooks_for(kind, definition, instance)
         return not calls or all(call(*args, **kwargs) is not False for call in calls)

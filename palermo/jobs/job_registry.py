@@ -1,4 +1,4 @@
-"""The registry: the jobs that a program has declared, by wire name."""
+"""The registry of a program's declared jobs, by wire name."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,9 @@ class Registry:
         self._jobs: dict[str, JobDefinition] = {}
 
     def register(self, definition: "JobDefinition") -> None:
-        """Add a job. If the same code is executed again, the job is replaced.
+        """Add a job. Declaring the same code again replaces the job.
 
-        Raises JobNameTaken if other code has the name, even in the same file.
+        Raises JobNameTaken if different code has this name, even in the same file.
         """
         known = self._jobs.get(definition.name)
         if known is not None and not _is_again(definition.origin, known.origin):
@@ -50,7 +50,7 @@ class Registry:
             raise JobNotFound(f"no job {name!r} in this worker.{self._advice(name)}") from None
 
     def _advice(self, name: str) -> str:
-        """What to do about a missing job."""
+        """Advise what to do about a missing job."""
         module = name.rpartition(".")[0]
         if "<locals>" in name:
             return (
@@ -76,7 +76,9 @@ class Registry:
         return self._jobs.get(name)
 
     def defaults(self, default: str = DEFAULT_QUEUE) -> dict[str, str]:
-        """By queue, the job that takes messages without a job name. Raises JobNameTaken if there are two."""
+        """Return the default job of each queue, which takes messages without a job name. Raises JobNameTaken if a queue
+        has two.
+        """
         found: dict[str, str] = {}
         for name in self.names():
             queue = self._jobs[name].queue or default
@@ -91,9 +93,9 @@ class Registry:
         return tuple(sorted(self._jobs))
 
     def queues(self, default: str = DEFAULT_QUEUE) -> tuple[str, ...]:
-        """The queues that the jobs name, sorted; `default` replaces a missing name.
+        """Return the queues that jobs declare, sorted; `default` stands for a missing name.
 
-        Queues of groups that subscribe to events are not included.
+        The queues of event groups are not included.
         """
         return tuple(sorted({one.queue or default for one in self._jobs.values() if one.subscribes is None}))
 
@@ -103,7 +105,7 @@ registry = Registry()
 
 
 def declaring(jobs: Registry, option: str) -> dict[str, Any]:
-    """The value of one option, for each job that declares it."""
+    """Return the value of one option for each job that declares it."""
     found = {name: getattr(jobs.get(name), option) for name in jobs.names()}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -111,6 +113,7 @@ def declaring(jobs: Registry, option: str) -> dict[str, Any]:
 def _is_again(new: "Origin", known: "Origin") -> bool:
     """Whether the new code is the known code, executed again by a reload, a shell or a notebook.
 
-    Each call of an outer function creates its inner function again, possibly in another branch.
+    Inner functions are created again by each call of their outer function, so a different inner function of the same
+    name is accepted.
     """
     return new.is_same_name(known) and ("<locals>" in new.name or not new.is_written_beside(known))

@@ -1,11 +1,11 @@
-"""Pydantic models as the arguments and results of jobs, by annotation.
+"""Pydantic models as arguments and results of jobs, chosen by annotations.
 
-A parameter annotated with a model gets that model. Arguments are validated in the caller, sent as plain JSON values,
-and validated again in the worker. So pages, other programs and other languages can read and write them. The same
-applies to a result annotated with a model.
+A parameter annotated with a model receives that model. The caller validates the arguments and sends them as plain JSON
+values, which the worker validates again. Pages, other programs and other languages can therefore read and write them.
+Results annotated with a model are handled in the same way.
 
-This is the only module that imports pydantic for jobs, and only if the program has imported it: otherwise no
-annotation can name a model.
+Only this module imports pydantic for jobs, and only if the program already has: otherwise no annotation can refer to a
+model.
 """
 
 import sys
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 _MAX_ERRORS = 5
 
 
-#: Prefix of the text that replaces the output of a step in the arguments of another step.
+#: Prefix of the placeholder for another step's output in the arguments of a step.
 MARK = "~output-"
 
 
 class JobModels:
-    """The parameters and the result of one job that are models or contain models."""
+    """A job's parameters and result that are models or contain models."""
 
     def __init__(self, job: str, adapters: "Mapping[str, TypeAdapter[Any]]", signature: Signature) -> None:
-        """`adapters` are those of the parameters, by name, and that of the result as `return`."""
+        """`adapters` are those of the parameters, by name, and of the result, as `return`."""
         self._job = job
         self._adapters = adapters
         parameters = signature.parameters.values()
@@ -42,7 +42,7 @@ class JobModels:
 
     @classmethod
     def of(cls, job: str, hints: Mapping[str, Any], signature: Signature, *, batched: bool) -> "JobModels | None":
-        """The models in these evaluated annotations, or None. A batch's parameter is a list of items."""
+        """Return the models in these evaluated annotations, or None. If batched, the parameter is a list of items."""
         if "pydantic" not in sys.modules:
             return None
         from pydantic import TypeAdapter
@@ -56,7 +56,8 @@ class JobModels:
     def validated(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], *, decoded: bool
     ) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments, converted to the annotations. `decoded` means that they come from a message, as JSON values.
+        """Return the arguments converted to their annotations. `decoded` means that they are JSON values from a
+        message.
 
         Raises ArgumentsInvalid.
         """
@@ -72,11 +73,11 @@ class JobModels:
         return self._each(args, kwargs, validate)
 
     def written(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Validated arguments as JSON values."""
+        """Return validated arguments as JSON values."""
         return self._each(args, kwargs, lambda _, adapter, value: _plain(adapter, value))
 
     def written_result(self, value: Any) -> Any:
-        """The job's return value, validated, as JSON values. Raises ValueError."""
+        """Return the job's validated return value as JSON values. Raises ValueError."""
         adapter = self._adapters.get("return")
         if adapter is None:
             return value
@@ -84,7 +85,7 @@ class JobModels:
         return _plain(adapter, valid)
 
     def read_result(self, value: Any) -> Any:
-        """A kept result, converted to the annotation. Raises DecodeError."""
+        """Return a stored result converted to its annotation. Raises DecodeError."""
         adapter = self._adapters.get("return")
         if adapter is None:
             return value
@@ -125,8 +126,7 @@ def _holds_model(hint: Any) -> bool:
 
 
 def _validated(adapter: "TypeAdapter[Any]", value: Any, *, decoded: bool, failed: Callable[[str], Exception]) -> Any:
-    """The value, converted to the annotation. A strict model accepts some types from JSON that it rejects from
-    Python."""
+    """Return the value converted to its annotation. Strict models accept some JSON types that they reject in Python."""
     from pydantic import ValidationError
     from pydantic_core import PydanticSerializationError, to_json
 

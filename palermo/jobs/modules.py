@@ -1,12 +1,11 @@
-"""The modules with a program's jobs: names and patterns, and the search below them for a job by its name.
+"""The modules that contain a program's jobs, and the search in them for a job that isn't declared yet.
 
-Security limit of that search: a job name in a message imports a module only if the module is below one that the user
-named, is a Python file in that package, and contains the word palermo in its source. The packages above it are
-imported too. A message therefore cannot import a module of another package, of the standard library, or a script
-beside the jobs.
+Security limit of the search: a message imports a module only if that module is below one that the user named, is a
+Python file in that package, and contains the word palermo in its source. Its parent packages are imported too. A
+message therefore can't import the standard library, another package, or a script next to the jobs.
 
-An import error is reported in one line. The user's frames are in a note of the error (PEP 678), which the command
-line prints above the line.
+An import error is reported in one line. The user's frames are attached as a note (PEP 678), which the command line
+prints above that line.
 """
 
 import importlib
@@ -28,16 +27,16 @@ if TYPE_CHECKING:
 
 _WILDCARDS = "*?["
 
-#: A source without this word declares no job.
+#: A source file without this word declares no job.
 _MENTIONED = b"palermo"
 
 
 def expand(given: Iterable[str]) -> tuple[str, ...]:
-    """The module names that these names and patterns match, without duplicates.
+    """Return the modules that these names and patterns match, without duplicates.
 
-    `shop.*` matches the package shop and all modules below it, at any depth; `shop.*.tasks` the modules below it
-    with names that end so. Modules named `__main__` are programs, and never match. Imports only the packages above a
-    pattern's first wildcard. Raises SettingInvalid for a pattern that matches no module.
+    `shop.*` matches the package shop and all modules below it, at any depth; `shop.*.tasks` matches modules below it
+    whose names end in `.tasks`. Modules named `__main__` never match, because they are programs. Only the packages
+    before the first wildcard are imported. Raises SettingInvalid for a pattern without a match.
     """
     found: dict[str, None] = {}
     for name in given:
@@ -47,16 +46,16 @@ def expand(given: Iterable[str]) -> tuple[str, ...]:
 
 
 class JobModules:
-    """The modules that the user gave, and the search below them for an undeclared job."""
+    """The modules that the user named, and the search for undeclared jobs below them."""
 
     def __init__(self, given: Iterable[str]) -> None:
         """`given` are names and patterns, as for `expand`."""
         self._given = tuple(given)
 
     def load(self, job: str) -> None:
-        """Import the module within the limit that may declare this job, if it exists.
+        """Import the module that may declare this job, if it exists within the limit.
 
-        Raises JobNotFound if the module cannot be imported.
+        Raises JobNotFound if the import fails.
         """
         parts = job.split(".")
         if not all(part.isidentifier() and not part.startswith("__") for part in parts):
@@ -101,7 +100,7 @@ def _matching(pattern: str) -> Iterator[str]:
 
 
 def _below(package: str, locations: Sequence[str]) -> Iterator[str]:
-    """The names of all modules below a package, without importing them."""
+    """Yield the names of all modules below a package, without importing them."""
     for module in sorted(iter_modules(locations, f"{package}."), key=lambda each: each.name):
         if module.name.rpartition(".")[2].startswith("__"):
             continue
@@ -111,11 +110,11 @@ def _below(package: str, locations: Sequence[str]) -> Iterator[str]:
 
 
 def _find(module: str) -> ModuleSpec | None:
-    """The spec of a module, without importing it or the packages above it; None if it doesn't exist."""
+    """Return a module's spec without importing the module or its parents; None if it doesn't exist."""
     top, *names = module.split(".")
     try:
         spec = find_spec(top)
-    except ValueError:  # it exists without a spec: a module created by a program
+    except ValueError:  # the module has no spec because a program created it
         return None
     for name in names:
         if spec is None or spec.submodule_search_locations is None:
@@ -135,14 +134,14 @@ def _may_declare_jobs(spec: ModuleSpec) -> bool:
 def _import(module: str, job: str) -> None:
     try:
         importlib.import_module(module)
-    except BaseException as error:  # an import runs user code, sys.exit() included
+    except BaseException as error:  # an import runs user code, which may even call sys.exit()
         raise JobNotFound(
             f"no job {job!r} in this worker: module {module!r}, which may declare it, cannot be imported:"
             f" {type(error).__name__}: {error}"
         ) from error
 
 
-# -- import them, and report why one cannot be imported
+# -- import them, and report failed imports
 
 E = TypeVar("E", bound=Exception)
 
@@ -151,9 +150,9 @@ _OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def import_modules(modules: Iterable[str]) -> None:
-    """Import the modules that these names and patterns match, with the current directory importable.
+    """Import the modules that these names and patterns match, with the current directory on the path.
 
-    Raises SettingInvalid for a module that cannot be imported.
+    Raises SettingInvalid if a module can't be imported.
     """
     given = tuple(modules)
     if given:
@@ -162,13 +161,13 @@ def import_modules(modules: Iterable[str]) -> None:
     for module in expand(given):
         try:
             importlib.import_module(module)
-        except Exception as error:  # importing a user's module may raise anything
+        except Exception as error:  # a user's module may raise anything
             text = f"module {module!r} cannot be imported: {describe(error)}{import_advice(module, error)}"
             raise with_user_frames(SettingInvalid(text), error) from error
 
 
 def import_advice(name: str, error: BaseException) -> str:
-    """Advice about a name that isn't a module name, or about a missing module; else ""."""
+    """Return advice for an invalid module name or a missing module, or ""."""
     if name.endswith(".py") or "/" in name:
         module = ".".join(part for part in name.removesuffix(".py").split("/") if part.strip("."))
         return f". Give the module name instead of the file: {module}"
@@ -178,10 +177,10 @@ def import_advice(name: str, error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line: its class, its text, and the line of the user's code that raised it."""
+    """Describe an error in one line: its class, its text, and the line of the user's code that raised it."""
     from traceback import walk_tb  # for errors only
 
-    # An error raised by our code is attributed to the user's line that called it.
+    # If Palermo raised the error, name the user's line that called it.
     lines = ((frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__))
     places = [f" ({file}, line {line})" for file, line in lines if _is_users(file)]
     text = " ".join(str(error).split())
@@ -189,14 +188,14 @@ def describe(error: BaseException) -> str:
 
 
 def with_user_frames(told: E, error: BaseException) -> E:
-    """The error `told`, with the traceback of `error` as a note if it contains frames of the user's code."""
+    """Return the error `told` with the user's frames of `error`, if any, as a note."""
     if text := user_traceback(error):
         told.add_note(text)
     return told
 
 
 def user_traceback(error: BaseException) -> str:
-    """The traceback of an error without the frames of Palermo and of the import system; "" if no frames are left."""
+    """Return a traceback without frames of Palermo and the import system; "" if no frames are left."""
     from traceback import TracebackException  # for errors only
 
     whole = TracebackException.from_exception(error)
@@ -206,7 +205,7 @@ def user_traceback(error: BaseException) -> str:
 
 
 def _drop_frames(whole: "TracebackException | None") -> bool:
-    """Drop frames outside the user's code, also in the causes; returns whether any are left."""
+    """Remove frames outside the user's code, also from the causes. Returns whether any are left."""
     if whole is None:
         return False
     kept = whole.stack[:] = [frame for frame in whole.stack if _is_users(frame.filename)]
@@ -214,5 +213,4 @@ def _drop_frames(whole: "TracebackException | None") -> bool:
 
 
 def _is_users(file: str) -> bool:
-    """Whether this file belongs neither to Palermo nor to the import system."""
     return not file.startswith(("<frozen", _OWN)) and file != importlib.__file__

@@ -1,7 +1,7 @@
-"""The kinds of values of job options, and how a value of each kind is read.
+"""The kinds of job option values, and how each is read.
 
-Law: a kind imports what it needs when it reads its first value, so that a module that only declares jobs imports
-quickly.
+Law: a kind imports what it needs when it reads its first value, so that declaring jobs doesn't import more than
+necessary.
 """
 
 from collections.abc import Callable
@@ -17,18 +17,18 @@ from palermo.errors import OptionInvalid
 
 
 class Kind(Struct, frozen=True):
-    """Text, or another value that needs no check or is checked where it is used."""
+    """A value that needs no check, or is checked where it is used."""
 
-    #: Placeholder for a value of this kind in command help.
+    #: Placeholder in command help.
     metavar: ClassVar[str] = "TEXT"
 
     def read(self, name: str, value: Any) -> Any:
-        """The checked value of the named option; durations are converted to seconds. Raises OptionInvalid."""
+        """Check and convert an option's value; durations become seconds. Raises OptionInvalid."""
         return value
 
 
 class Checked(Kind, frozen=True):
-    """A value for which `check` raises an error if it is invalid."""
+    """A value checked by a function that raises if it is invalid."""
 
     check: Callable[[Any], object]
 
@@ -38,7 +38,7 @@ class Checked(Kind, frozen=True):
 
 
 class Text(Kind, frozen=True):
-    """The name of something."""
+    """A name."""
 
     metavar: ClassVar[str] = "NAME"
 
@@ -85,7 +85,7 @@ class Count(Kind, frozen=True):
 
 
 class MayFail(Kind, frozen=True):
-    """True for any number of failures, or a number."""
+    """A number of tolerated failures, or True for any number."""
 
     metavar: ClassVar[str] = "N"
 
@@ -135,7 +135,7 @@ class UniqueFor(Choice, frozen=True):
 
 
 class Key(Kind, frozen=True):
-    """Text, or a function of the job's arguments that returns it; `check` raises for invalid text."""
+    """Text, or a function of the job's arguments that returns it. `check` raises for invalid text."""
 
     check: Callable[[Any], object]
 
@@ -146,19 +146,19 @@ class Key(Kind, frozen=True):
 
 
 class Tenant(Key, frozen=True):
-    """The name of a tenant, or a function of the job's arguments that returns it."""
+    """A tenant's name, or a function of the job's arguments that returns it."""
 
     metavar: ClassVar[str] = "NAME"
 
 
 class Rate(Checked, frozen=True):
-    """A rate, such as 100/min."""
+    """A rate such as 100/min."""
 
     metavar: ClassVar[str] = "N/TIME"
 
 
 class Headers(Kind, frozen=True):
-    """The user's own headers."""
+    """Additional message headers set by the user."""
 
     metavar: ClassVar[str] = "NAME=TEXT"
 
@@ -169,7 +169,7 @@ class Headers(Kind, frozen=True):
 
 
 class Errors(Kind, frozen=True):
-    """An exception class, or several."""
+    """One or more exception classes."""
 
     def read(self, name: str, value: Any) -> Any:
         classes = value if isinstance(value, tuple | list) else (value,)
@@ -210,7 +210,7 @@ def check_tenant(value: object) -> None:
 
 
 def check_backoff(value: object) -> None:
-    """Raise OptionInvalid unless a policy can compute delays with this."""
+    """Raise OptionInvalid unless a retry policy can compute delays from this value."""
     from palermo.core.backoff import CustomBackoff, backoff
     from palermo.jobs.origin import signature_of
 
@@ -218,7 +218,7 @@ def check_backoff(value: object) -> None:
         case CustomBackoff(function):
             try:
                 signature = signature_of(function)
-            except (TypeError, ValueError):  # written in C
+            except (TypeError, ValueError):  # a function written in C
                 return
             try:
                 signature.bind(1, ValueError())

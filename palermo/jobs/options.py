@@ -1,8 +1,7 @@
-"""The table of job options: each is declared once, with its type, the kind of its value, and its meaning.
+"""The table of job options, with the type, kind and meaning of each.
 
-Law: all code that handles options reads this table: the decorators and `.options()`, messages, the journal, the
-frames to a slot, `palermo enqueue`, the API and the reference. A new option is a row here, and the code that
-implements it.
+Law: everything that handles options reads this table: decorators and `.options()`, messages, the journal, frames sent
+to slots, `palermo enqueue`, the API and the reference. A new option needs a row here and the code that implements it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,19 +45,19 @@ from palermo.jobs.option_kinds import (
 if TYPE_CHECKING:
     from palermo.core.retry_policy import ErrorTypes
 
-#: The words that options accept.
+#: Option values with a fixed set of words.
 Unique = Literal["until_start", "until_done"]
 OnDuplicate = Literal["return", "raise", "replace", "rerun"]
 BackoffName = Literal["exponential", "linear", "fixed"]
 Missed = Literal["skip", "once", "all"]
 
-#: A name, a duration, several in order, a shape such as palermo.Exponential, or a custom function.
+#: A name, a duration, a sequence of durations, a shape such as palermo.Exponential, or a function.
 BackoffOption = BackoffName | Duration | Sequence[Duration] | Callable[..., Any]
 
 #: Text, or a function of the job's arguments that returns it.
 KeyOption = str | Callable[..., str]
 
-#: One call's arguments for enqueue_many: positional in a tuple or list, or keyword arguments in a dict.
+#: The arguments of one call in enqueue_many: positional in a tuple or list, or keyword arguments in a dict.
 Arguments = tuple[Any, ...] | list[Any] | Mapping[str, Any]
 
 
@@ -69,12 +68,12 @@ class Option(Struct, frozen=True):
     kind: Kind
     #: Its meaning, in one sentence: for `--help`, the API and the reference.
     help: str
-    #: Whether a workflow step accepts it. A step is unique by its id.
+    #: Whether a workflow step accepts it. Steps are already unique by id.
     in_steps: bool = True
 
 
-# The rows, grouped by where they are allowed. None means that the job's declaration, or the settings, decide. A
-# duration is a number of seconds, or a timedelta.
+# The rows, grouped by where they are allowed. None leaves the choice to the job's declaration or the settings. A
+# duration is a number of seconds or a timedelta.
 
 
 class _Encoding(TypedDict, total=False):
@@ -107,7 +106,7 @@ class _Result(TypedDict, total=False):
 
 
 class _OneByOne(TypedDict, total=False):
-    """Options that a job in a batch cannot have, because they make a single job wait or end."""
+    """Options that batched jobs can't have, because they make an individual job wait or end."""
 
     rerun_after: Annotated[
         Duration | None,
@@ -210,11 +209,11 @@ class ManyOptions(_Waiting, _OneByOne, _Run, _Result, _Call, _Encoding, total=Fa
 
 
 class EnqueueOptions(ManyOptions, _Id, total=False):
-    """The options of `.options()`, and of an `enqueue` by name."""
+    """The options of an enqueue by name."""
 
 
 class StepOptions(EnqueueOptions, total=False):
-    """The options of `.options()`: those of an enqueue, and one for workflow steps."""
+    """The options of `.options()`, including those for workflow steps."""
 
     may_fail: Annotated[
         bool | int | None,
@@ -240,7 +239,7 @@ class BatchOptions(_Declaration, _Waiting, _Run, _Retrying, _RecurringOptions, _
 class JobOptions(
     _Declaration, _Waiting, _OneByOne, _Run, _Retrying, _Result, _RecurringOptions, _Encoding, total=False
 ):
-    """The options of `@palermo.job` for a job that is called once per message."""
+    """The options of `@palermo.job` for a job that takes one message per call."""
 
     default: Annotated[bool, Option(FLAG, "Handle the messages of its queue that name no job.")]
 
@@ -257,7 +256,7 @@ class PublishOptions(_Id, _Encoding, total=False):
     """The options of `palermo.publish`."""
 
 
-#: The names of the options in each of these.
+#: The names of the options in each group.
 RECURRING_OPTIONS = tuple(_RecurringOptions.__annotations__)
 JOB_OPTIONS = tuple(JobOptions.__annotations__ | BatchOptions.__annotations__)
 SUBSCRIBE_OPTIONS = tuple(SubscribeOptions.__annotations__)
@@ -266,13 +265,14 @@ ENQUEUE_OPTIONS = tuple(EnqueueOptions.__annotations__)
 STEP_OPTIONS = tuple(StepOptions.__annotations__)
 WORKFLOW_OPTIONS = tuple(WorkflowOptions.__annotations__)
 
-#: The options that a job in a batch cannot have.
+#: The options that batched jobs can't have.
 ONE_BY_ONE = tuple(_OneByOne.__annotations__)
 
 #: The options that a job definition has.
 DECLARED_OPTIONS = tuple(name for name in JOB_OPTIONS + WORKFLOW_OPTIONS if name not in (*RECURRING_OPTIONS, "name"))
 
-#: The declared options that each message carries, apart from the queue. Declared retries belong to the worker's policy.
+#: The declared options that are sent with each message, except the queue. Declared retries are part of the worker's
+#: policy.
 CARRIED_OPTIONS = frozenset(DECLARED_OPTIONS) & frozenset(ENQUEUE_OPTIONS) - {"queue", "retries"}
 
 #: All options, by name.
@@ -285,7 +285,7 @@ OPTIONS: Mapping[str, Option] = {
 #: The options that a workflow step cannot have.
 NOT_IN_STEPS = tuple(name for name, option in OPTIONS.items() if not option.in_steps)
 
-#: Options of Celery, Dramatiq, RQ and Sidekiq whose names are similar to those of different options here.
+#: Options of Celery, Dramatiq, RQ and Sidekiq whose names resemble different options here.
 _ELSEWHERE = {
     "autoretry_for": "retry_on",
     "countdown": "delay",
@@ -307,9 +307,9 @@ _ELSEWHERE = {
 
 
 def read_options(options: Mapping[str, Any], known: tuple[str, ...], where: str) -> dict[str, Any]:
-    """The given options, without those that are None; durations are in seconds.
+    """Check and convert the given options; those that are None are omitted, and durations become seconds.
 
-    Raises OptionInvalid for an unknown option or an invalid value, and QueueNameInvalid and IdInvalid.
+    Raises OptionInvalid for an unknown option or invalid value, QueueNameInvalid and IdInvalid.
     """
     given: dict[str, Any] = {}
     for name, value in options.items():
@@ -328,8 +328,9 @@ def read_options(options: Mapping[str, Any], known: tuple[str, ...], where: str)
 def split_arguments(
     arguments: Arguments, given_to: str = "enqueue_many"
 ) -> tuple[list[Any] | tuple[Any, ...], Mapping[str, Any]]:
-    """Split one call's arguments, in the form for `given_to`, into positional and keyword ones. Raises
-    OptionInvalid."""
+    """Split the arguments of one call into positional and keyword ones. Raises OptionInvalid, with a text for
+    `given_to`.
+    """
     match arguments:
         case tuple() | list():
             return arguments, {}

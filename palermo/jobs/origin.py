@@ -1,6 +1,6 @@
-"""The source location of a job or hook. It distinguishes two definitions from one definition that is executed twice.
+"""The origin of a job or hook, which tells a second definition from the same definition executed again.
 
-A program may execute the same module again, for example with `importlib.reload` or by running a notebook cell again.
+A module may be executed more than once, for example by `importlib.reload` or by running a notebook cell again.
 """
 
 import inspect
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 
 class Origin(Struct, frozen=True, eq=False):
-    """The source location of a function or class, and the execution of its module that created it."""
+    """The source location of a function or class, and which execution of its module created it."""
 
     #: The file of its module, or the module's name if it has no file.
     file: str
@@ -23,12 +23,13 @@ class Origin(Struct, frozen=True, eq=False):
     source: tuple[str, int]
     #: The variables of its module.
     space: Mapping[str, Any]
-    #: The module's spec, or the file of a script; a new object after each reload. None in a shell or a notebook.
+    #: The module's spec, or the file of a script. It is a new object after each reload, and None in a shell or
+    #: notebook.
     loaded: object
 
     @classmethod
     def of(cls, code: Any) -> "Origin":
-        """The origin of a function, a class, or another callable object."""
+        """Return the origin of a function, a class, or another callable object."""
         space = variables_of(code)
         return cls(
             str(space.get("__file__") or space.get("__name__")),
@@ -40,27 +41,27 @@ class Origin(Struct, frozen=True, eq=False):
 
     @property
     def place(self) -> str:
-        """The location as readable text."""
+        """The location as text for error messages."""
         line = self.source[1]
         return f"{self.name} in {f'line {line} of ' if line else ''}{self.file}"
 
     def is_same_name(self, other: "Origin") -> bool:
-        """Whether both have the same name in the same module, regardless of which execution."""
+        """Whether both have the same name in the same module, in any execution."""
         return (self.file, self.name) == (other.file, other.name)
 
     def is_written_beside(self, other: "Origin") -> bool:
-        """Whether one execution of one file has created both, on different lines.
+        """Whether both were created on different lines of one file in the same execution.
 
-        False in a shell or a notebook, where the new definition replaces the old one.
+        False in a shell or notebook, where a new definition replaces the old one.
         """
         executed_once = self.space is other.space and self.loaded is not None and self.loaded is other.loaded
         return executed_once and self.source[0] == other.source[0] and self.source[1] != other.source[1]
 
 
 def variables_of(code: Any) -> Mapping[str, Any]:
-    """The variables of the module that defines a function, a class or another callable object."""
+    """Return the global variables of the module that defines a callable object."""
     if isinstance(code, types.FunctionType):
-        inner: Any = inspect.unwrap(code)  # a wrapper has the globals of the module that defines it
+        inner: Any = inspect.unwrap(code)  # a wrapper has the globals of its own module
         found: Mapping[str, Any] = getattr(inner, "__globals__", code.__globals__)
         return found
     name = getattr(code, "__module__", "") or ""
@@ -73,14 +74,14 @@ def _source(code: Any) -> tuple[str, int]:
     written = next((found for each in methods if (found := getattr(each, "__code__", None)) is not None), None)
     if written is None:
         return "", 0
-    # From Python 3.13 on, a class has its line number; before, use the line of its first method.
+    # Before Python 3.13 classes have no line number, so the line of the first method is used.
     return written.co_filename, getattr(code, "__firstlineno__", written.co_firstlineno)
 
 
 def signature_of(code: Callable[..., Any]) -> inspect.Signature:
-    """The signature of a function or class, even if an annotation contains a name that only a type checker imports.
+    """Return the signature of a function or class, even if an annotation is imported only for type checkers.
 
-    From Python 3.14 on, such a name need not be quoted; reading the annotations raises NameError unless it may stay.
+    From Python 3.14 on, such an annotation needs no quotes, and evaluating it raises NameError.
     """
     if sys.version_info >= (3, 14):
         from annotationlib import Format

@@ -1,7 +1,4 @@
-"""Hides argument values whose names match the setting web_redact, at any depth.
-
-`unmasked` restores hidden values in arguments that a form sends back.
-"""
+"""Hides argument values whose names match the setting web_redact, at any depth."""
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -16,7 +13,7 @@ from palermo.core.message import Message
 from palermo.errors import ArgumentsInvalid
 from palermo.jobs import registry
 
-#: Replaces a hidden value. In a form it stands for the original value.
+#: Replaces a hidden value. In an edited form it stands for the original value.
 MASK = "••••••"
 
 R = TypeVar("R", bound=Row)
@@ -24,11 +21,11 @@ W = TypeVar("W", bound=WorkerRow)
 
 
 def masked_row(row: R, patterns: Sequence[str], names: Sequence[str] | None = None) -> R:
-    """A job's row with hidden values masked.
+    """Return a job's row with hidden values masked.
 
     Keyword arguments are matched by name, mapping values by key, and positional arguments by parameter name if the
-    job's code is imported here. If the arguments cannot be decoded, and the preview or the signature contains such a
-    name, the whole preview is hidden. `names` are the parameter names if the caller has them.
+    job's code is imported here. If the arguments can't be decoded, and the preview or the signature contains a hidden
+    name, the whole preview is masked. `names` are the parameter names, if known to the caller.
     """
     args, kwargs, text = row["args"], row["kwargs"], row["preview"]
     if headers := row.get("headers"):
@@ -43,7 +40,7 @@ def masked_row(row: R, patterns: Sequence[str], names: Sequence[str] | None = No
 
 
 def masked_arguments(row: R, patterns: Sequence[str], names: Sequence[str] | None = None) -> R:
-    """The same for a row without a preview, such as that of a recurring job."""
+    """Like `masked_row`, for a row without a preview, such as that of a recurring job."""
     args, kwargs = row["args"], row["kwargs"]
     if args is None or kwargs is None:
         return row
@@ -56,7 +53,7 @@ def masked_arguments(row: R, patterns: Sequence[str], names: Sequence[str] | Non
 
 
 def masked_value(value: Any, patterns: Sequence[str]) -> Any:
-    """A JSON value with hidden mapping values masked, by key."""
+    """Return a JSON value with the values of hidden keys masked."""
     match value:
         case dict():
             wanted = tuple(patterns)
@@ -81,13 +78,15 @@ def _words(text: str) -> list[str]:
 
 
 def parameters(job: str | None) -> Sequence[str]:
-    """The names of a job's parameters; empty if its code is not imported here."""
+    """Return the names of a job's parameters; empty if its code isn't imported here."""
     definition = registry.find(job) if job else None
     return [] if definition is None else list(definition.signature.parameters)
 
 
 def masked_preview(message: Message, serializers: Serializers, patterns: Sequence[str]) -> str | None:
-    """The preview of a message as its row shows it. It is the only part of the arguments that a search reads."""
+    """Return a message's preview with hidden values masked, as its row shows it. Searches read no other part of the
+    arguments.
+    """
     if not patterns:
         return message.preview
     args, kwargs = arguments_of(message, serializers, max_bytes=MAX_SHOWN) or (None, None)
@@ -100,14 +99,14 @@ def masked_preview(message: Message, serializers: Serializers, patterns: Sequenc
 
 
 def masked_worker(row: W, patterns: Sequence[str]) -> W:
-    """A worker's row with hidden values masked in the jobs that it runs."""
+    """Return a worker's row with hidden values masked in its running jobs."""
     return cast(W, {**row, "jobs": [masked_row(job, patterns) for job in row["jobs"]]})
 
 
 def unmasked(edited: Any, original: Any) -> Any:
-    """The edited value, with each remaining mask replaced by the original at the same key or index.
+    """Return an edited value with each mask replaced by the original value at the same key or index.
 
-    Raises ArgumentsInvalid for a mask without an original value, because it was moved or the original is unknown.
+    Raises ArgumentsInvalid for a mask without an original value, which was moved or is unknown.
     """
     match edited:
         case str() if edited == MASK:

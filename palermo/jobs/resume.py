@@ -59,7 +59,7 @@ def resume(
 
 
 class _Loop(Generic[T]):
-    """The return value of `resume`: for `for` or `async for`, depending on its source."""
+    """The object that `resume` returns, for `for` or `async for` depending on its source."""
 
     def __init__(self, source: Any, key: Callable[[T], object] | None, name: str, total: int | None) -> None:
         self._source = source
@@ -105,7 +105,7 @@ class _Loop(Generic[T]):
         run.end()
 
     def _items(self, run: "_Run[T]", kind: type) -> Any:
-        """The items after the finished ones; all of them if the loop counts positions."""
+        """Return the unfinished items, or all items if the loop counts positions."""
         items = self._source if self._key is None else self._source(run.last)
         if isinstance(items, kind):
             return items
@@ -120,7 +120,7 @@ class _Loop(Generic[T]):
 
 
 class _Run(Generic[T]):
-    """One loop in one run of a job; outside a job nothing is saved."""
+    """One loop in one run of a job. Outside a job it saves nothing."""
 
     def __init__(self, key: Callable[[T], object] | None, name: str, total: int | None) -> None:
         self._job: CurrentJob | None = current_job()
@@ -134,18 +134,18 @@ class _Run(Generic[T]):
         #: Whether the loop ended in an earlier run.
         self.ended = not place
         self._done = place[0] if place else 0
-        #: The key of the last finished item, and the number of finished items: one of them is the position to continue
-        #: at.
+        #: The key of the last finished item, and the number of finished items. One of them is the position to continue
+        #: from.
         self.last = place[1] if len(place) > 1 else None
         self.skipped = self._done if key is None else 0
 
     def end_if_stopping(self) -> None:
-        """End the run if the worker stops."""
+        """Raise the error that ends the run if the worker is stopping."""
         if self._state is not None:
             self._state.end_if_stopping()
 
     def take(self, item: T) -> None:
-        """Report the progress before an item, and compute its key, because the loop may change the item."""
+        """Report progress before an item, and compute its key now because the loop may change the item."""
         if self._state is None:
             return
         if self._key is not None:
@@ -154,13 +154,13 @@ class _Run(Generic[T]):
         self._progress()
 
     def done(self) -> None:
-        """The loop asks for the next item, so the last one is finished."""
+        """Record that the loop has finished the last item, since it asks for the next one."""
         self._done += 1
         if self._state is not None and (self._key is None or self._key_text):
             self._state.move(self._name, self._done, self._item_key, self._key_text)
 
     def end(self) -> None:
-        """The source has no more items."""
+        """Record that the source is exhausted."""
         if self._state is not None:
             self._state.end(self._name)
             self._total = self._total or self._done

@@ -1,9 +1,8 @@
-"""The state that a job has saved for its next run: the value of `current_job().save`, and the positions of `resume`
-loops.
+"""The state that a job saves for its next run: the value of `current_job().save` and the positions of `resume` loops.
 
-The message carries it in the header `saved`, as JSON: {"value": …, "loops": {name: [done, key]}}. `done` is the
-number of finished items. A loop that counts positions has no key, and a loop that has ended is []. An item is
-finished when the loop asks for the next one, so the saved position is never ahead of the work.
+The message carries it as JSON in the header `saved`: {"value": …, "loops": {name: [done, key]}}. `done` is the number
+of finished items. A loop that counts positions has no key, and a finished loop is []. An item is finished when the loop
+asks for the next one, so the saved position is never ahead of the work.
 """
 
 import json
@@ -19,7 +18,7 @@ _SHOWN = 80
 
 
 class SavedState:
-    """The saved state of one run: what it loaded and what it saves."""
+    """The state that one run loads and saves."""
 
     def __init__(
         self,
@@ -33,8 +32,8 @@ class SavedState:
     ) -> None:
         """`text` is the header; `job` is the job's name for errors. `write` and `read` are a serializer's methods.
 
-        `report` gets the new text. `end_if_stopping` raises the error that ends the run once the worker stops.
-        Raises HeaderInvalid for a text that Palermo has not written, and DecodeError for a value that cannot be
+        `report` receives the new text. `end_if_stopping` raises the error that ends the run when the worker is
+        stopping. Raises HeaderInvalid for a text not written by Palermo, and DecodeError for a value that can't be
         read.
         """
         self._job = job
@@ -42,15 +41,14 @@ class SavedState:
         self._read = read
         self._report = report
         self.end_if_stopping = end_if_stopping
-        #: The position of each loop, by name: the number of finished items, and the last key; empty once the loop has
-        #: ended.
+        #: Each loop's number of finished items and last key, by name; empty once the loop has ended.
         self.loops: dict[str, Sequence[Any]] = {}
         self.value: Any = None
-        #: The loops of this run.
+        #: The loops started in this run.
         self._begun: set[str] = set()
         if text is not None:
             self._load(text)
-        #: The same as JSON.
+        #: The value as JSON.
         self._value_text = "" if self.value is None else self._json(self.value, "the saved value")
         self._loop_texts = {name: self._json(list(place), "the place of a loop") for name, place in self.loops.items()}
 
@@ -61,8 +59,9 @@ class SavedState:
         self.value, self._value_text = value, text
 
     def begin(self, name: str) -> Sequence[Any]:
-        """Start a loop: returns its position, which is empty if the loop has ended. Raises UsageError for a second
-        one."""
+        """Start a loop and return its position, which is empty if the loop has ended. Raises UsageError if the name is
+        used twice.
+        """
         if name in self._begun:
             raise UsageError(
                 f"job {self._job} has two palermo.resume loops named {name!r}, so the second would start at the"
@@ -72,18 +71,17 @@ class SavedState:
         return self.loops.get(name, (0,))
 
     def key_text(self, key: object, name: str) -> str:
-        """The key of an item, as JSON. Raises EncodeError."""
+        """Return an item's key as JSON. Raises EncodeError."""
         return self._json(key, _key_of(name))
 
     def move(self, name: str, done: int, key: object = None, text: str = "") -> None:
-        """Record that `done` items of a loop are finished; `text` is the JSON of the last one's key. Raises
-        EncodeError."""
+        """Record that `done` items of a loop are finished; `text` is the last key as JSON. Raises EncodeError."""
         place = f"[{done},{text}]" if text else f"[{done}]"
         self._send(self._value_text, {**self._loop_texts, name: place}, key if text else done, _key_of(name))
         self._loop_texts[name] = place
 
     def end(self, name: str) -> None:
-        """Record that the loop has ended: in the next run it has no items."""
+        """Record that the loop has ended, so that it has no items in the next run."""
         self._send(self._value_text, {**self._loop_texts, name: "[]"}, name, "the name of a loop")
         self._loop_texts[name] = "[]"
 
@@ -111,7 +109,7 @@ class SavedState:
         return data.decode()
 
     def _send(self, value: str, loops: dict[str, str], shown: object, what: str) -> None:
-        """Report this state. Raises EncodeError if it is too large."""
+        """Report this state to the worker. Raises EncodeError if it is too large."""
         places = ",".join(f"{json.dumps(name)}:{place}" for name, place in loops.items())
         text = f'{{"value":{value},"loops":{{{places}}}}}' if value else f'{{"loops":{{{places}}}}}'
         if len(text) > MAX_SAVED // 4 and (size := len(text.encode())) > MAX_SAVED:

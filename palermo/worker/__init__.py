@@ -1,12 +1,13 @@
-"""The worker: a parent process with the broker session, a template with the user's code, and slots that run the jobs.
+"""The worker: a parent process with the broker session, a template process with the user's code, and slots for the
+jobs.
 
-    parent/   the parent process: takes jobs from the broker and settles them; it runs no user code
-    pools/    the kinds of pool, in the parent: how it forks slots, sends them jobs, limits and replaces them
-    child/    the child processes: the template, and the slots that it forks, which run the jobs
-    ipc/      the frames between the processes, and the two ends of their socket pairs
+    parent/   the parent process, which takes jobs from the broker and settles them, and runs no user code
+    pools/    the kinds of pool, in the parent: forking slots, sending them jobs, limiting and replacing them
+    child/    the child processes: the template, and the slots forked from it, which run the jobs
+    ipc/      the frames sent between the processes, and both ends of their socket pairs
 
-The modules beside the folders are shared: options, limits, signals, process; `start_worker` (handle.py); log formats
-(logs.py). A folder imports only from the folders after it and from here: parent, pools, child, ipc.
+The modules beside the folders are shared: options, limits, signals, process, `start_worker` (handle.py) and log formats
+(logs.py). A folder imports only from here and from folders later in the order parent, pools, child, ipc.
 
 `palermo.worker.parent.run.run_worker(options)` runs a worker.
 """

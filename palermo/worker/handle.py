@@ -1,4 +1,4 @@
-"""Starts workers from Python, each as its own process: `palermo.start_worker(["shop.tasks"])`."""
+"""Starts workers from Python, each in a process of its own: `palermo.start_worker(["shop.tasks"])`."""
 
 import os
 import subprocess
@@ -18,31 +18,31 @@ from palermo.settings.settings import Settings, environment
 from palermo.settings.table import SettingArguments
 from palermo.worker.options import POOLS, WorkerFailed
 
-#: Seconds that a worker gets to end after it was killed.
+#: Seconds for a killed worker to end.
 _GRACE = 10.0
 
 
 class WorkerHandle:
-    """A worker that this process started. As a context manager it stops the worker at the end."""
+    """A worker started by this process. As a context manager it stops the worker at the end."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
 
     @property
     def pid(self) -> int:
-        """The pid of the worker's parent process."""
+        """Pid of the worker's parent process."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the worker runs: it has imported its modules, and has not ended."""
+        """Whether the worker has imported its modules and hasn't ended."""
         return self._process.poll() is None
 
     def stop(self, timeout: Duration | None = None) -> int:
-        """Let running jobs finish, for at most `timeout`, end the worker, and return its exit code.
+        """Let running jobs finish, end the worker, and return its exit code.
 
-        `timeout` is in seconds, or a timedelta. Without it, the worker's own shutdown timeout applies. Interrupted
-        jobs return to their queue.
+        `timeout` is in seconds or a timedelta; by default the worker's own shutdown timeout applies. Jobs that are
+        interrupted return to their queue.
         """
         if self.alive:
             self._process.terminate()
@@ -52,7 +52,7 @@ class WorkerHandle:
             return self.kill()
 
     def kill(self) -> int:
-        """Kill the worker and its slots immediately, and return its exit code. Running jobs return to their queue."""
+        """Kill the worker and its slots immediately, and return the exit code. Running jobs return to their queue."""
         self._process.kill()
         return self._process.wait(_GRACE)
 
@@ -101,14 +101,14 @@ def start_worker(
     settings: Settings | None = None,
     **overrides: Unpack[SettingArguments],
 ) -> WorkerHandle:
-    """Start `palermo worker` on these modules, in its own process that imports them from the current directory.
+    """Start `palermo worker` with these modules, in a process that imports them from the current directory.
 
-    Returns once the worker has imported the modules, without waiting for its connection to the broker. The worker
-    gets `settings`, or else the settings that `palermo.connect` chose for this process; `url` and `overrides` take
-    precedence over the latter. They are passed in the environment, where no process listing shows them. Timeouts and
-    `max_lifetime` are seconds, or timedeltas; `max_memory` is megabytes. The worker writes its log to the file
-    `log`, or else to this process's stderr. `log_format` is "text" or "json", `pool` "process", "thread" or "async".
-    Raises SettingInvalid, QueueNameInvalid, and WorkerFailed for a module that cannot be imported.
+    Returns once the modules are imported, without waiting for the connection to the broker. The worker gets `settings`,
+    or by default the settings chosen with `palermo.connect`, overridden by `url` and `overrides`. They are passed in
+    environment variables, which process listings don't show. Timeouts and `max_lifetime` are in seconds or timedeltas;
+    `max_memory` is in megabytes. The worker logs to the file `log`, by default to this process's stderr. `log_format`
+    is "text" or "json"; `pool` is "process", "thread" or "async". Raises SettingInvalid, QueueNameInvalid, and
+    WorkerFailed if a module can't be imported.
     """
     if pool not in POOLS:
         raise SettingInvalid(f"pool is {pool!r}; it must be one of {', '.join(POOLS)}.")
@@ -166,7 +166,7 @@ def start_worker(
 
 
 def _settings(url: str | None, overrides: Mapping[str, Any]) -> Settings:
-    """The settings of this process; `url` and `overrides` take precedence."""
+    """Return this process's settings, overridden by `url` and `overrides`."""
     loaded, chosen = Settings.load(url=url, **overrides), chosen_settings()
     if chosen is None:
         return loaded

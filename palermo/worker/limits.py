@@ -1,4 +1,4 @@
-"""The limits of a worker's jobs and slots, and the memory and processor time of a process."""
+"""The limits of jobs and slots, and measuring a process's memory and processor time."""
 
 import os
 import sys
@@ -19,17 +19,18 @@ MEMORY_EVERY = 1.0
 
 
 class Limits(Struct, frozen=True, kw_only=True, dict=True):
-    """The limits of one worker's jobs and slots; None means no limit. Raises SettingInvalid for an invalid value."""
+    """The limits of a worker's jobs and slots. None means no limit. Raises SettingInvalid."""
 
-    #: Maximum seconds of one run, for jobs without their own timeout.
+    #: Maximum seconds per run, for jobs without a timeout of their own.
     timeout: float | None = None
-    #: Seconds between JobTimeout in a job and the kill of its process.
+    #: Seconds from JobTimeout in a job until its process is killed.
     timeout_grace: float = 5.0
-    #: Number of jobs after which a slot gets a fresh process; 1 means a process per job.
+    #: Number of jobs after which a slot's process is replaced; 1 means a process per job.
     max_jobs: int | None = None
-    #: Resident size in MB (1,000,000 bytes) above which a running job is killed, and a slot replaced after its job.
+    #: Resident memory in MB (1,000,000 bytes). Above it, running jobs are killed and slots are replaced after their
+    #: job.
     max_memory: float | None = None
-    #: Seconds after which a slot gets a fresh process, between jobs.
+    #: Seconds after which a slot's process is replaced, between jobs.
     max_lifetime: float | None = None
 
     def __post_init__(self) -> None:
@@ -41,7 +42,9 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
             raise SettingInvalid(f"timeout grace is {self.timeout_grace}; it must be a number of seconds, 0 or more.")
 
     def limited(self, message: Message, timeouts: Mapping[str, float], reruns: Mapping[str, float]) -> Message:
-        """The message with its effective limits: its own, else the job's declared ones, else the worker's."""
+        """Return the message with the limits that apply: its own, or else those declared by the job, or else the
+        worker's.
+        """
         timeout, rerun_after = message.timeout, message.rerun_after
         timeout = timeouts.get(message.job, self.timeout) if timeout is None else timeout
         rerun_after = reruns.get(message.job) if rerun_after is None else rerun_after
@@ -51,11 +54,11 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def replaces_processes(self) -> bool:
-        """Whether slots get fresh processes at all."""
+        """Whether slots' processes are replaced at all."""
         return not (self.max_jobs is None and self.max_memory is None and self.max_lifetime is None)
 
     def replace_reason(self, *, jobs: int, age: float, pid: int | None) -> str:
-        """Why a slot's process must be replaced; "" if it need not be."""
+        """Why a slot's process must be replaced, or ""."""
         if self.max_jobs is not None and jobs >= self.max_jobs:
             return f"it has run {count(jobs, 'job')}"
         if self.max_lifetime is not None and age >= self.max_lifetime:
@@ -63,7 +66,7 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
         return self.memory_excess(pid)
 
     def memory_excess(self, pid: int | None, *, times: float = 1) -> str:
-        """A reason if a process uses more than `times` the memory limit, else ""."""
+        """Describe by how much a process exceeds `times` the memory limit, or return ""."""
         if self.max_memory is None or pid is None:
             return ""
         size = resident(pid) / 1e6
@@ -72,11 +75,11 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
         return f"it used {size:.0f} MB of memory; the limit is {self.max_memory:g} MB"
 
 
-# The errors that are raised in a job to end it, or that it ends with.
+# Errors raised in a job to end it, or with which it ends.
 
 
 def timed_out(seconds: float) -> JobTimeout:
-    """The error of a job that exceeded its timeout."""
+    """Return the error of a job that exceeded its timeout."""
     return JobTimeout(f"the job ran longer than its timeout of {seconds:g} s")
 
 
@@ -96,7 +99,7 @@ def rerun_timeout(seconds: float) -> RerunTimeout:
 
 
 def resident(pid: int) -> int:
-    """Resident memory of a process in bytes, including shared memory; 0 if the process is gone."""
+    """Return a process's resident memory in bytes, including shared memory; 0 if it is gone."""
     try:
         if sys.platform == "linux":
             pages = int(Path(f"/proc/{pid}/statm").read_bytes().split()[1])
@@ -107,13 +110,13 @@ def resident(pid: int) -> int:
 
 
 def processor_time(pid: int) -> float:
-    """Processor time of a process in seconds; 0 if it is gone.
+    """Return a process's processor time in seconds; 0 if it is gone.
 
-    On Linux it includes ended children, so that the sum over the processes of a worker never falls.
+    On Linux it includes children that have ended, so that the sum over a worker's processes never falls.
     """
     try:
         if sys.platform == "linux":
-            # The program's name, in brackets, may contain anything.
+            # The program's name, in parentheses, may contain anything.
             numbers = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
             return sum(map(int, numbers[11:15])) / os.sysconf("SC_CLK_TCK")
         days, _, clock = _listed(pid, "time").rpartition("-")
@@ -126,7 +129,7 @@ def processor_time(pid: int) -> float:
 
 
 def _listed(pid: int, what: str) -> str:
-    """A value that `ps` prints for a process; "" if it is gone."""
+    """Return a value that `ps` prints for a process; "" if it is gone."""
     import subprocess
 
     with suppress(subprocess.TimeoutExpired):

@@ -1,8 +1,8 @@
-"""The log of a worker: one line per event, as text or as JSON with the same keys.
+"""A worker's log: one line per event, as text or as JSON with the same keys.
 
-Every line that is logged in a job names the job. Palermo's own lines have a text and a tail of keys: ``log.info("job
-started id=%s job=%s", …)``. The formatters read keys and values from that format string, so an event is written once
-for both formats. Lines of other libraries and of the jobs are events without a tail; the formatters add the job.
+Lines logged during a job name the job. Palermo's own lines have a text and key-value pairs: ``log.info("job started
+id=%s job=%s", …)``. The formatters read the keys from that format string, so one call serves both formats. Lines of
+jobs and other libraries have no pairs; the formatters add the job.
 """
 
 import json
@@ -26,10 +26,10 @@ from palermo.jobs.current import CurrentJob, current_job
 from palermo.settings.environment import colours_refused
 from palermo.worker.signals import block_in_this_thread
 
-#: Attributes of every log record, for the user's own formats: %(palermo_id)s. Empty outside of a job.
+#: Attributes of every log record, for custom formats: %(palermo_id)s. Empty outside of a job.
 ATTRIBUTES = ("palermo_id", "palermo_job", "palermo_queue", "palermo_attempt")
 
-#: The attribute with the job's own headers (not Palermo's); "" for none.
+#: The attribute with the job's own headers, or "".
 _HEADERS = "palermo_headers"
 
 _CONVERSION = re.compile(r"%[-#0 +]*\d*(?:\.\d+)?[a-zA-Z%]")
@@ -38,7 +38,7 @@ _NEEDS_QUOTES = re.compile(r'[\s"\'=\x00-\x1f\x7f-\x9f\u2028\u2029]|^$')
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _COLOURS = {"DEBUG": "2", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 
-#: Standard attributes of a record; all others come from `extra`.
+#: The standard attributes of a record. All others come from `extra`.
 _USUAL = (
     frozenset(logging.makeLogRecord({}).__dict__)
     | {"message", "asctime", "taskName", "stacks"}
@@ -47,10 +47,10 @@ _USUAL = (
 
 
 def configure(*, level: str = "info", format: str = "text", stream: TextIO | None = None) -> None:
-    """Make this process, and those it forks, log to `stream` (stderr). Every record then names its job.
+    """Log to `stream` (default: stderr) in this process and those forked from it. Records name their job.
 
-    Call this before user code is imported: a `logging.basicConfig` in user code then changes nothing, and a handler
-    that it adds can still use ATTRIBUTES in its format.
+    Must be called before user code is imported. A `logging.basicConfig` in user code then has no effect, and handlers
+    that it adds can use ATTRIBUTES in their format.
     """
     target = sys.stderr if stream is None else stream
     coloured = target.isatty() and not colours_refused()
@@ -62,13 +62,13 @@ def configure(*, level: str = "info", format: str = "text", stream: TextIO | Non
 
 
 def write_in_background() -> None:
-    """Log in a thread, so that this process never waits for the reader of its log."""
+    """Write the log in a thread, so that this process never waits for a reader."""
     for handler in _own_handlers():
         handler.write_in_background()
 
 
 def drain(within: float = 1.0) -> None:
-    """Wait until the log is written, for at most this many seconds."""
+    """Wait until the log is written, at most `within` seconds."""
     for handler in _own_handlers():
         handler.drain(within)
 
@@ -77,18 +77,18 @@ def _own_handlers() -> "list[LineHandler]":
     return [handler for handler in logging.root.handlers if isinstance(handler, LineHandler)]
 
 
-#: Maximum number of waiting bytes.
+#: Maximum number of buffered bytes.
 BUFFER = 4_000_000
 
 
 class LineWriter:
-    """Writes lines to an open file in its own thread, so that a blocked reader cannot stop the worker's loop.
+    """Writes lines to a file in its own thread, so that a blocked reader can't stop the worker's loop.
 
-    Lines wait in a buffer of bounded size. If it is full, lines are dropped, and a later line reports how many.
+    The buffer is limited. If it is full, lines are dropped, and a later line reports their number.
     """
 
     def __init__(self, file: int, dropped_line: Callable[[int], str], *, buffer: int = BUFFER) -> None:
-        """`file` is a descriptor; `dropped_line` returns the line that reports the number of dropped lines."""
+        """`file` is a descriptor; `dropped_line` returns the line that reports a number of dropped lines."""
         self._file = file
         self._dropped_line = dropped_line
         self._buffer = buffer
@@ -100,7 +100,7 @@ class LineWriter:
         threading.Thread(target=self._run, name="palermo log", daemon=True).start()
 
     def put(self, line: str) -> None:
-        """Queue the line. Never waits for the file."""
+        """Queue a line. Never waits for the file."""
         data = line.encode(errors="backslashreplace") + b"\n"
         with self._changed:
             if self._size + len(data) > self._buffer:
@@ -113,7 +113,7 @@ class LineWriter:
                 self._changed.notify_all()
 
     def drain(self, within: float) -> None:
-        """Wait until all lines are written, for at most this many seconds."""
+        """Wait until all lines are written, at most `within` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._idle, within)
 
@@ -136,9 +136,9 @@ class LineWriter:
         while left:
             try:
                 left = left[os.write(self._file, left) :]
-            except BlockingIOError:  # another program has set O_NONBLOCK on the file
+            except BlockingIOError:  # another program has set O_NONBLOCK
                 select.select([], [self._file], [])
-            except OSError:  # closed, or no reader is left
+            except OSError:  # closed, or without a reader
                 return
 
 
@@ -149,11 +149,11 @@ class LineHandler(logging.StreamHandler[TextIO]):
         super().__init__(stream)
         self.setFormatter(formatter)
         self._lines = formatter
-        #: Writes the lines in its own thread; None if they are written directly.
+        #: Writes lines in its own thread; None if they are written directly.
         self._writer: LineWriter | None = None
 
     def write_in_background(self) -> None:
-        """Write in a thread from now on. Only for a process that does not fork afterwards."""
+        """Write in a thread from now on. The process must not fork afterwards."""
 
         def dropped_line(count: int) -> str:
             text = "log lines dropped, because nothing read the log lines=%d"
@@ -162,21 +162,19 @@ class LineHandler(logging.StreamHandler[TextIO]):
         self._writer = LineWriter(self.stream.fileno(), dropped_line)
 
     def drain(self, within: float) -> None:
-        """Wait until all lines are written, for at most this many seconds."""
+        """Wait until all lines are written, at most `within` seconds."""
         if self._writer is not None:
             self._writer.drain(within)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line of the record."""
         try:
             self._write(self.format(record))
         except Exception:
             self.handleError(record)
 
     def gets_alone(self, logger: logging.Logger) -> bool:
-        """Whether only this handler sees the records of the logger: no other handler, filter or factory.
-
-        Nor a function that replaces one of logging's own, as sentry_sdk does.
+        """Whether no other handler, filter, factory or patch of logging (as by sentry_sdk) sees the logger's
+        records.
         """
         factory = logging.getLogRecordFactory()
         return (
@@ -189,7 +187,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
         )
 
     def write(self, logger: logging.Logger, level: int, text: str, args: tuple[Any, ...]) -> None:
-        """Write the line that the record with these values would become."""
+        """Write the line for a record with these values, without creating the record."""
         try:
             line = self._lines.line(time.time(), level, logger.name, text, args)
             with self.lock or nullcontext():
@@ -206,7 +204,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
 
 
 def _handlers(logger: logging.Logger | None) -> list[logging.Handler]:
-    """All handlers that get the records of the logger."""
+    """Return all handlers that get the logger's records."""
     found = list[logging.Handler]()
     while logger is not None:
         found += logger.handlers
@@ -215,9 +213,9 @@ def _handlers(logger: logging.Logger | None) -> list[logging.Handler]:
 
 
 def log_event(logger: logging.Logger, level: int, text: str, *args: Any) -> None:
-    """Do the same as `logger.log(level, text, *args)`, for the lines that a worker's parent writes for each job.
+    """Like `logger.log(level, text, *args)`, for the lines that the parent writes for each job.
 
-    Fast path: no record is created that only LineHandler would see. A line of benchmarks.drain: 65 µs without, 28
+    Fast path: creates no record if only LineHandler would see it. A line of benchmarks.drain takes 65 µs without, 28
     with.
     """
     if logger.isEnabledFor(level):
@@ -231,12 +229,12 @@ def log_event(logger: logging.Logger, level: int, text: str, *args: Any) -> None
 class NamingRecords:
     """Creates log records that name the current job.
 
-    A factory, not a filter: a logger's filters do not see the records of its child loggers, and a handler's filters
-    are lost when user code replaces the handler.
+    It is a factory because filters don't work: those of a logger don't see the records of its child loggers, and those
+    of a handler are lost when user code replaces the handler.
     """
 
     def __init__(self, plain: Callable[..., logging.LogRecord]) -> None:
-        #: Creates the records.
+        #: The original factory.
         self.plain = plain
 
     def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
@@ -255,7 +253,7 @@ def _named(job: CurrentJob) -> dict[str, Any]:
 
 
 def fields(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
-    """The event of a record, and its tail by key. Values are unchanged, except for numbers rounded by the format."""
+    """Split a record into its event and its pairs. Values are unchanged, except for rounded numbers."""
     text, args = record.msg, record.args
     if record.name.startswith("palermo") and isinstance(text, str) and isinstance(args, tuple):
         event, tail = _split(text, args)
@@ -269,21 +267,21 @@ def fields(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
 
 
 class _Format(NamedTuple):
-    """A parsed format string: the event, and the pairs of the tail."""
+    """A parsed format string: the event and the pairs."""
 
     event: str
     arguments: int
-    #: The key, the number of its argument, and the rounding of a fraction; "" for other values.
+    #: Each pair's key, the number of its argument, and the rounding of a fraction or "".
     pairs: tuple[tuple[str, int, str], ...]
-    #: Number of arguments of the whole text.
+    #: Number of arguments in the whole text.
     all_arguments: int
-    #: Whether each conversion is %s or %d. Then `text % args` makes the same line, if no value needs quotes.
+    #: Whether all conversions are %s or %d, so that `text % args` makes the same line if no value needs quotes.
     plain: bool
 
 
 @lru_cache(maxsize=1_000)  # events are constants in the code
 def _format(text: str) -> _Format | None:
-    """The parsed format string; None if it has no tail."""
+    """Parse a format string. Returns None if it has no pairs."""
     pairs = list(_PAIR.finditer(text))
     if not pairs:
         return None
@@ -314,7 +312,7 @@ def _time(created: float) -> str:
     return f"{_second(second)}.{millisecond:03d}Z"
 
 
-#: In milliseconds. A current timestamp as a float has errors of a fraction of it: .123 must not become .122.
+#: In milliseconds. Added because a timestamp in a float may be slightly too small: .123 must not become .122.
 _HALF_A_MICROSECOND = 0.0005
 
 
@@ -329,28 +327,28 @@ def _trace(record: logging.LogRecord) -> str:
         parts.append("".join(traceback.format_exception(record.exc_info[1])).rstrip())
     elif record.exc_text:
         parts.append(record.exc_text)
-    # The worker uses `extra={"stacks": …}` to show tracebacks and stacks of its child processes.
+    # The worker passes its children's tracebacks and stacks in `extra={"stacks": …}`.
     parts += [text for text in (record.stack_info, getattr(record, "stacks", "")) if text]
     return "\n".join(parts)
 
 
 class LineFormatter(logging.Formatter, ABC):
-    """Formats each record as one line, with its event and its tail."""
+    """Formats each record as one line, with an event and pairs."""
 
     def format(self, record: logging.LogRecord) -> str:
         return self._line(record.created, record.levelname, record.name, *fields(record), _trace(record))
 
     def line(self, created: float, level: int, logger: str, text: str, args: tuple[Any, ...]) -> str:
-        """The line of a Palermo record with these values."""
+        """Return the line of one of Palermo's records, from its values."""
         return self._line(created, logging.getLevelName(level), logger, *_split(text, args), "")
 
     @abstractmethod
     def _line(self, created: float, level: str, logger: str, event: str, tail: dict[str, Any], trace: str) -> str:
-        """The line of a record with these parts."""
+        """Return the line of a record, from its parts."""
 
 
 class JsonFormatter(LineFormatter):
-    """Formats each record as one JSON object: time, level, logger, event, and then the tail."""
+    """Formats each record as one JSON object: time, level, logger, event, and the pairs."""
 
     def _line(self, created: float, level: str, logger: str, event: str, tail: dict[str, Any], trace: str) -> str:
         head = {"time": _time(created), "level": level.lower(), "logger": logger, "event": event}
@@ -365,14 +363,14 @@ _to_json = json.JSONEncoder(default=str).encode
 
 
 class TextFormatter(LineFormatter):
-    """Formats each record as time, level, event, and the tail as key=value. Further lines are indented."""
+    """Formats each record as time, level, event, and key=value pairs. Further lines are indented."""
 
     def __init__(self, *, colours: bool = False) -> None:
         super().__init__()
         self._colours = colours
 
     def line(self, created: float, level: int, logger: str, text: str, args: tuple[Any, ...]) -> str:
-        # Part of `log_event`'s fast path: no value needs quotes. In a loop 4 µs, 8 without.
+        # Part of `log_event`'s fast path if no value needs quotes. Takes 4 µs in a loop, 8 without.
         taken = _format(text)
         if taken is not None and taken.plain:
             values = [*map(str, args)]
@@ -385,7 +383,7 @@ class TextFormatter(LineFormatter):
         if trace:
             line += f"\n{trace}"
         line = _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", line.replace("\r\n", "\n"))
-        # Indented, so that no text of a job can look like a separate event.
+        # Indented so that a job's text can't be mistaken for another event.
         return f"{_time(created)} {self._level(level)} " + line.replace("\n", "\n    ")
 
     def _level(self, level: str) -> str:
@@ -393,6 +391,6 @@ class TextFormatter(LineFormatter):
 
 
 def _word(value: Any) -> str:
-    """A value as one word: quoted as in Python if it contains a space or another character that would end the word."""
+    """Return a value as one word, quoted if it contains a space or another character that would end the word."""
     text = str(value)
     return repr(text) if _NEEDS_QUOTES.search(text) else text

@@ -1,4 +1,4 @@
-"""A worker's options, and the errors of a worker that cannot start."""
+"""The options of a worker, and the errors of a worker that can't start."""
 
 from msgspec import Struct, field
 
@@ -9,49 +9,49 @@ from palermo.settings.settings import Settings
 from palermo.worker.limits import Limits
 from palermo.worker.signals import TERM_TIMEOUT
 
-#: The kinds of pool, described in docs/guides/pools.md.
+#: The kinds of pool. See docs/guides/pools.md.
 POOLS = ("process", "thread", "async")
 
 
 class WorkerFailed(PalermoError):
-    """The worker cannot start: its modules cannot be imported, or have no queue to serve. The text is one line."""
+    """The worker can't start because its modules can't be imported or name no queue. The text is one line."""
 
 
 class WorkerMisused(WorkerFailed, UsageError):
-    """The worker cannot start: an option names something that neither Palermo nor the modules define."""
+    """The worker can't start because an option names something that doesn't exist."""
 
 
 class WorkerOptions(Struct, frozen=True, kw_only=True):
-    """All options that decide how a worker runs. Raises SettingInvalid for an invalid value."""
+    """The options of a worker. Raises SettingInvalid."""
 
     settings: Settings
-    #: The modules with the user's jobs, by import name; the current directory is importable.
+    #: The modules with the user's jobs. The current directory is importable.
     modules: tuple[str, ...]
-    #: None for every queue that the modules' jobs name.
+    #: None means all queues named by the modules' jobs.
     queues: QueueSelection | None = None
-    #: What a slot is: a process, a thread of one shared process, or a coroutine in it.
+    #: The kind of pool: a slot is a process, or a thread or coroutine in a shared process.
     pool: str = "process"
-    #: Number of slots; each runs one job at a time.
+    #: Number of slots, each for one job at a time.
     concurrency: int = 1
-    #: Number of jobs that a slot may hold: the running one, and waiting ones.
+    #: Number of jobs that a slot may hold, including the running one.
     prefetch: int = 1
     #: Whether to exit with code 0 once all queues are empty, or with 3 if the broker is unreachable for 30 s.
     burst: bool = False
-    #: Whether a burst waits for jobs that were deferred because of a limit or a rate.
+    #: Whether a burst waits for jobs deferred by a limit or a rate.
     burst_waits_for_limits: bool = True
     accept: Accept = field(default_factory=Accept.default)
-    #: Seconds that running jobs get after TERM or INT (None: 25) and after QUIT (None: no limit).
+    #: Seconds for running jobs after TERM or INT (None: 25) and after QUIT (None: no limit).
     shutdown_timeout: float | None = None
-    #: Seconds between JobTerminated in a job and the kill of its process.
+    #: Seconds from JobTerminated in a job until its process is killed.
     term_timeout: float = TERM_TIMEOUT
-    #: Whether the atexit functions of jobs run when their process ends.
+    #: Whether the jobs' atexit functions run when their process ends.
     run_atexit: bool = False
     limits: Limits = field(default_factory=Limits)
-    #: Whether TERM and INT have the meaning that they have for a Resque worker.
+    #: Whether TERM and INT have the same meaning as for a Resque worker.
     resque_signals: bool = False
     #: Whether it may become the leader, which moves delayed jobs to their queues when they are due.
     scheduler: bool = True
-    #: The path of a file that contains the parent's pid while the worker runs.
+    #: Path of a file that contains the parent's pid while the worker runs.
     pidfile: str | None = None
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Runs one message and returns a Result: finds the job, decodes its arguments, calls hooks and the job.
+"""Runs one message and returns a Result: finds the job, decodes its arguments, and calls the hooks and the job.
 
-User code and deserialized data may raise anything here. The executor never raises: it returns a Result. It uses no
-processes or pipes, so it works the same in a slot and in a test.
+User code and deserialized data may raise anything. The executor itself never raises, and uses no processes or pipes, so
+it works the same in a slot and in a test.
 """
 
 import contextlib
@@ -65,28 +65,27 @@ from palermo.worker.child.run_failures import JobRun, RunFailures, name_of
 
 log = logging.getLogger("palermo.worker")
 
-#: Serializer of results if the job's own is not safe to read: a client must not run code that a worker wrote.
+#: The serializer of results if the job's own is unsafe to read, because a client must not run code sent by a worker.
 _SAFE = "json"
 
-#: Maximum number of characters of the reason why a result is not kept.
+#: Maximum number of characters of the reason why a result isn't kept.
 _MAX_REASON = 500
 
 
 class ReturnValues:
-    """Serializes the return value of a job for the journal.
+    """Serializes a job's return value for the journal.
 
-    It serializes in the slot, where the value is. If the result cannot be kept, the job has still done its work: it
-    succeeds, and a client that requests the result gets the reason.
+    If the value can't be kept, the job still succeeds, and a client that requests the result gets the reason.
     """
 
     def __init__(self, serializers: Serializers, *, serializer: str = _SAFE, limit: int) -> None:
-        """`serializer` is for jobs that don't name one; `limit` is in bytes."""
+        """`serializer` is used for jobs that don't name one; `limit` is in bytes."""
         self._serializers = serializers
         self._serializer = serializer
         self._limit = limit
 
     def succeeded(self, message: Message, definition: JobDefinition, returned: object) -> Succeeded:
-        """The result of a job that returned this value."""
+        """Return the result of a job that returned this value."""
         wanted = definition.keep_result if message.keep_result is None else message.keep_result
         if not wanted:
             return SUCCEEDED
@@ -95,7 +94,7 @@ class ReturnValues:
             if definition.models is not None:
                 returned = definition.models.written_result(returned)
             value = StoredResult(serializer.media_type, serializer.dumps(returned))
-        except JobError:  # its time limit has passed, the worker stops, or a user cancelled it
+        except JobError:  # it timed out, was cancelled, or the worker is stopping
             raise
         except Exception as error:  # the value's own code may raise anything
             return Succeeded(refused=f"the result cannot be serialized: {_reason(error)}"[:_MAX_REASON])
@@ -107,9 +106,9 @@ class ReturnValues:
         return serializer if serializer.safe else self._serializers.get(_SAFE)
 
     def ended(self, message: Message, definition: JobDefinition, returned: object, flow: Workflow | None) -> Succeeded:
-        """The result of a job that returned this value, with its output for the workflow.
+        """Return the result of a job, with its output for the workflow.
 
-        Raises ResultRefused if the value cannot be passed to later steps.
+        Raises ResultRefused if the value can't be passed to later steps.
         """
         step = step_of(message.extra) if message.extra else None
         wanted = bool(message.extra.get(OUTPUT)) if step is not None else True
@@ -130,50 +129,50 @@ def _reason(error: Exception) -> str:
 
 
 class JobCall:
-    """Collects the messages of one call of a job, and their results: a batch has one result per message."""
+    """The messages of one call of a job, and their results. A batch has one result per message."""
 
     __slots__ = ("_batch", "_items", "_on_mark", "args", "batched", "definition", "kwargs", "later")
 
     def __init__(self, on_mark: OnMark) -> None:
         """`on_mark` is called with the position of each message whose batch item is marked."""
         self._on_mark = on_mark
-        #: The job; None until a message has been added that it can be called for.
+        #: The job; None until the first message with which it can be called.
         self.definition: JobDefinition | None = None
-        #: The positional and keyword arguments of the last message; a batch job gets `batch` instead.
+        #: The arguments of the last message. A batch job gets `batch` instead.
         self.args: list[Any] = []
         self.kwargs: dict[str, Any] = {}
-        #: Whether the job takes a list, with one item for each message.
+        #: Whether the job takes a list with an item per message.
         self.batched = False
-        #: Coroutines of hooks to await when the run has ended.
+        #: Coroutines of hooks, to await after the run.
         self.later: list[Coroutine[Any, Any, None]] = []
         self._batch: Batch[Any] | None = None
-        #: For each message: the message with its arguments, or its result if the job cannot be called for it.
+        #: The arguments for each message, or its result if the job can't be called with it.
         self._items: list[tuple[Message, list[Any], dict[str, Any]] | Result] = []
 
     def add(self, message: Message, definition: JobDefinition, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Add a message that the job can be called for, with these arguments."""
+        """Add a message with its arguments."""
         self._items.append((message, args, kwargs))
         self.definition, self.args, self.kwargs = definition, args, kwargs
         self.batched = definition.batch is not None
 
     def refuse(self, result: Result) -> None:
-        """Give the next message this result, because the job cannot be called for it."""
+        """Set the result of the next message, because the job can't be called with it."""
         self._items.append(result)
 
     def batch(self) -> Batch[Any]:
-        """The only argument of a batch job: the list of its messages' arguments."""
+        """The list of all messages' arguments, which is the only argument of a batch job."""
         called = [(place, item) for place, item in enumerate(self._items) if isinstance(item, tuple)]
         items = ((args or list(kwargs.values()))[0] for _, (_, args, kwargs) in called)
         self._batch = watched(items, lambda position, done: self._on_mark(called[position][0], done))
         return self._batch
 
     def errors(self, error: BaseException | None) -> list[BaseException | None]:
-        """The error of each message of a batch, after the call raised `error` or returned; None for finished ones."""
+        """Return the error of each message in a batch, or None, after the call returned or raised `error`."""
         assert self._batch is not None
         return self._batch.outcomes(error)
 
     def runs(self, instance: object | None = None, *, hooked: bool = True) -> list[JobRun]:
-        """One run for each message, with its own arguments, because failures are decided per message."""
+        """Return a run for each message, because failures are decided per message."""
         assert self.definition is not None
         return [
             JobRun(message, self.definition, [[*args, *kwargs.values()]], {}, instance, hooked, self.later)
@@ -183,7 +182,9 @@ class JobCall:
         ]
 
     def ended(self, *results: Result) -> Result | BatchResult:
-        """The result of the whole call. `results` are for the called messages: one for each, or one for all."""
+        """Return the result of the whole call. `results` are those of the called messages: one for each, or one for
+        all.
+        """
         each = itertools.cycle(results)
         found = [next(each) if isinstance(item, tuple) else item for item in self._items]
         return found[0] if len(found) == 1 and not self.batched else BatchResult(tuple(found))
@@ -194,7 +195,7 @@ SKIPPED = Succeeded(skipped=True)
 #: Awaits one of the user's coroutines.
 Wait = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
 
-#: Called with an exception that ends a run, and the messages of that run.
+#: Called with an exception that ends a run, and the run's messages.
 OnError = Callable[[BaseException, Sequence[Message]], None]
 
 
@@ -202,10 +203,10 @@ def ignore_error(error: BaseException, messages: Sequence[Message]) -> None:
     """Ignore the exception."""
 
 
-#: For a job without around hooks: costs a third of an empty ExitStack.
+#: For a job without around hooks; takes a third of the time of an empty ExitStack.
 _NOTHING_AROUND: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
-#: The files of Palermo and Python whose frames are removed from the start of a traceback.
+#: Files of Palermo and Python whose frames are removed from the start of tracebacks.
 OWN_FILES = frozenset(
     file
     for file in (
@@ -224,7 +225,7 @@ OWN_FILES = frozenset(
 
 
 class Executor:
-    """Runs messages one at a time, with the jobs and hooks that are registered in this process."""
+    """Runs messages one at a time, using the jobs and hooks registered in this process."""
 
     def __init__(
         self,
@@ -242,17 +243,17 @@ class Executor:
         on_mark: OnMark = ignore_mark,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_error` gets each exception before its result is decided, for a caller in the same process.
+        """`on_error` is called with each exception before the result is decided, for a caller in the same process.
 
         `on_mark` is called immediately with the position of each message that a batch job marks. `stopping` returns
-        whether the worker stops, which ends loops of `resume`.
+        whether the worker is stopping, which ends loops of `resume`.
         """
         self._registry = registry
         self._serializers = serializers
         self._accept = accept
-        #: The tag of the slot, for current_job and the failure report.
+        #: The slot's tag, for current_job and failure reports.
         self._worker = worker
-        #: Where unregistered jobs are searched.
+        #: The modules to search for unregistered jobs.
         self._modules = modules
         self._interrupts: Interruptible = interrupts or Interrupts()
         self._return_values = return_values or ReturnValues(serializers, limit=MAX_RESULT)
@@ -264,9 +265,9 @@ class Executor:
         self._loop = job_loop.JobLoop()
 
     def run(self, message: Message, reports: ProgressReports | None = None) -> RunResult:
-        """Run the job and return its result; `reports` receives its progress and log lines while it runs.
+        """Run the job and return its result. `reports` receives its progress and log lines.
 
-        The job runs in its own context, so that the next job does not see the context variables that it sets.
+        The job runs in its own context, so that context variables don't leak into the next job.
         """
         return contextvars.copy_context().run(_without_waiting, self._run(message, reports, self._in_own_loop))
 
@@ -275,15 +276,15 @@ class Executor:
         return await self._run(message, reports, self._interrupts.within)
 
     def close(self) -> None:
-        """Close the event loop in which async jobs ran."""
+        """Close the event loop of async jobs."""
         self._loop.close()
 
     def crashed(self, message: Message, failure: Failure) -> RunResult:
-        """Decide the result of a job whose process died, and call hooks and failure backends."""
+        """Decide the result of a job whose process died, and call the hooks and failure backends."""
         return contextvars.copy_context().run(self._crashed, message, failure)
 
     async def _in_own_loop(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Await a user's coroutine in the slot's own loop. Does not itself wait."""
+        """Run a user's coroutine in the slot's event loop, and block until it ends."""
         return self._loop.run(self._interrupts.within(coroutine))
 
     async def _run(self, message: Message, reports: ProgressReports | None, wait: Wait) -> RunResult:
@@ -294,7 +295,7 @@ class Executor:
     async def _call_job(
         self, call: JobCall, message: Message, reports: ProgressReports | None, wait: Wait
     ) -> RunResult:
-        """Do the whole run. Only `wait` may wait."""
+        """Do the whole run. Nothing is awaited except through `wait`."""
         if call.definition is None:
             return call.ended()
         definition, args, kwargs = call.definition, call.args, call.kwargs
@@ -335,7 +336,7 @@ class Executor:
                     result = self._return_values.ended(message, definition, value, flow)
             finally:
                 self._interrupts.leave()
-        except BaseException as error:  # a job that calls sys.exit() has not done its work either
+        except BaseException as error:  # a job that calls sys.exit() hasn't done its work either
             result = self._raised(call, error, instance, begun=begun, entered=entered)
         else:
             if self._interrupts.unfinished:  # and the job has caught the error
@@ -350,14 +351,14 @@ class Executor:
     def _raised(
         self, call: JobCall, error: BaseException, instance: object | None = None, *, begun: bool, entered: bool
     ) -> RunResult:
-        """The result of a run that raised this error.
+        """Return the result of a run that raised this error.
 
         `begun` is whether the job's object had been created, `entered` whether all around hooks had been entered.
         """
         if begun:
             if self._interrupts.terminated:
-                # The worker ended the job, whatever it raised: it returns to its queue as if it had never started,
-                # without hooks.
+                # The worker ended the job, whatever it raised, so it is requeued as if it had never started, without
+                # hooks.
                 return INTERRUPTED
             if self._interrupts.cancelled:
                 return CANCELLED
@@ -373,7 +374,7 @@ class Executor:
     def _batch_ended(
         self, call: JobCall, error: BaseException | None, instance: object | None, *, hooked: bool = True
     ) -> RunResult:
-        """The result of a batch: each message has its own error, or that of the call, or is done."""
+        """Return the result of a batch. Each message has its own error or that of the call, or is done."""
         failure = None if error is None else self._failure(error)
         results: list[Result] = []
         for run, own in zip(call.runs(instance, hooked=hooked), call.errors(error), strict=True):
@@ -386,9 +387,9 @@ class Executor:
         return call.ended(*results)
 
     def _call_of(self, message: Message, crash: Failure | None = None) -> JobCall:
-        """The call for the message and its companions. Messages that the job cannot be called for get a failure.
+        """Return the call for the message and its companions. A message with which the job can't be called has failed.
 
-        That failure is `crash` if their process died.
+        `crash` is the failure of messages whose process died.
         """
         call = JobCall(self._on_mark)
         for each in (message, *message.companions) if message.companions else (message,):
@@ -396,20 +397,19 @@ class Executor:
                 call.add(each, *self._prepare(each))
             except BaseException as error:
                 if crash is not None:
-                    # The process died before the arguments were decoded, or they now decode differently: hooks have no
-                    # arguments to be called with.
+                    # Hooks can't be called, because the process died before the arguments were decoded, or they decode
+                    # differently now.
                     log.warning("on_failure hooks not called id=%s error=%r", each.id, str(error))
                     call.refuse(self._run_failures.unrunnable(each, _fatal(crash), crash))
                     continue
-                # Without the traceback: it contains no frames of the user's code, and Palermo's add nothing to the
-                # error text.
+                # Without the traceback, which contains only Palermo's frames.
                 failure = self._failure(error.with_traceback(None))
                 self._on_error(error, (each,))
                 call.refuse(self._run_failures.unrunnable(each, error, failure))
         return call
 
     def _prepare(self, message: Message) -> tuple[JobDefinition, list[Any], dict[str, Any]]:
-        """The job and its arguments. Raises if the message cannot or must not be run."""
+        """Return the job and its arguments. Raises if the message can't or must not be run."""
         if message.defect:
             raise HeaderInvalid(f"{message.defect}. Fix the program that published job {message.id}.")
         if message.expires_at is not None and self._now() >= message.expires_at:
@@ -448,7 +448,7 @@ class Executor:
         return definition, args, kwargs
 
     def _loaded(self, message: Message) -> JobDefinition:
-        """The job, imported from its module if the message is allowed to cause that import. Raises JobNotFound."""
+        """Import the job's module, if the message is allowed to cause that. Raises JobNotFound."""
         if self._modules is not None:
             signed = media_type(message.content_type) == SIGNED
             if signed:
@@ -507,11 +507,11 @@ class Executor:
 
 
 def _ignore_saved(text: str) -> None:
-    """Save nothing, because the job's process has died."""
+    """Discard saved state, because the job's process has died."""
 
 
 def _without_waiting(work: Coroutine[Any, Any, RunResult]) -> RunResult:
-    """The return value of a coroutine that never waits."""
+    """Return the value of a coroutine that never waits."""
     try:
         work.send(None)
     except StopIteration as end:
@@ -520,14 +520,14 @@ def _without_waiting(work: Coroutine[Any, Any, RunResult]) -> RunResult:
 
 
 def _fatal(failure: Failure) -> JobError:
-    """The error passed to hooks for a job whose process ended: JobCrashed, JobTimeout or JobOutOfMemory."""
+    """Return the error for hooks of a job whose process ended: JobCrashed, JobTimeout or JobOutOfMemory."""
     kind: type[JobError] = getattr(errors, failure.exception_class.rpartition(".")[2], JobCrashed)
     return kind(failure.message)
 
 
 def _warn_if_plain(message: Message, definition: JobDefinition) -> None:
-    """Log a unique job that was enqueued by a program that did not know that it is unique."""
-    # A recurring job comes from its declaration: with unique=seconds it needs no key, since each tick comes once.
+    """Log a unique job whose publisher didn't know that it is unique."""
+    # A recurring job with unique=seconds needs no key, because each tick is published once.
     if message.attempt == 1 and "recurring" not in message.extra and lock_of(message) is None:
         log.warning(
             "unique job was enqueued without a key by a program without its code, running it anyway id=%s job=%s",
@@ -539,7 +539,7 @@ def _warn_if_plain(message: Message, definition: JobDefinition) -> None:
 def _context(
     hook: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> contextlib.AbstractContextManager[Any]:
-    """The context manager of an around hook, which is a generator with one yield or returns a context manager."""
+    """Return the context manager of an around hook. The hook is a generator with one yield, or returns one."""
     made = hook(*args, **kwargs)
     if inspect.isgenerator(made):
         return contextlib.contextmanager(lambda: made)()

@@ -1,8 +1,8 @@
-"""Interrupts a running job because of its time limit, the worker's shutdown, or a cancellation.
+"""Interrupts a running job because of its timeout, a cancellation or the worker's shutdown.
 
-In a slot of a process pool, `Interrupts` raises an exception in the main thread, which runs the job: between two
-bytecodes, or out of a blocking system call. If the job runs C code or catches the exception, it continues; the
-parent then kills its process (forked_pool.py). `SharedInterrupts` is for a slot that shares its process.
+In a slot of a process pool, `Interrupts` raises an exception in the main thread, which runs the job, between two
+bytecodes or out of a blocking system call. If the job is in C code or catches the exception, it continues until the
+parent kills its process (forked_pool.py). `SharedInterrupts` is for slots that share a process.
 """
 
 import asyncio
@@ -20,38 +20,37 @@ from palermo.worker.signals import CANCEL, TERMINATE
 
 
 class _Asked:
-    """The requests to the job of a slot."""
+    """The pending requests to a slot's job."""
 
-    #: Whether it must end because the worker stops.
+    #: Whether it must end because the worker is stopping.
     terminated = False
     #: Whether it was cancelled.
     cancelled = False
-    #: Whether one of its loops was ended because the worker stops: the job is then not done, whatever it returns.
+    #: Whether one of its loops was ended by the worker's shutdown, so that it isn't done whatever it returns.
     unfinished = False
 
     def end_loop(self) -> JobTerminated:
-        """The error that ends a loop of the job; the job returns to its queue as after JobTerminated. Called by the
-        job."""
+        """Return the error that ends a loop. The job is then requeued, as after JobTerminated. Called by the job."""
         self.terminated = self.unfinished = True
         return terminated()
 
 
 class Interrupts(_Asked):
-    """Raises exceptions in a job of this process while it runs. A job without a timeout costs no system call."""
+    """Raises exceptions in the job of this process. A job without a timeout costs no system call."""
 
     def __init__(self) -> None:
         self._inside = False
         self._timeout: float | None = None
-        #: The previous handler of SIGALRM, which may be the user's.
+        #: The previous handler of SIGALRM, possibly the user's.
         self._before: Any = signal.SIG_DFL
 
     def install(self) -> None:
-        """Install handlers for the signals that raise JobTerminated or JobCancelled."""
+        """Install the signal handlers that raise JobTerminated or JobCancelled."""
         signal.signal(TERMINATE, self._interrupt)
         signal.signal(CANCEL, self._interrupt)
 
     def enter(self, timeout: float | None) -> None:
-        """Mark the start of the job. With a timeout, raise JobTimeout in it after `timeout` seconds."""
+        """Mark the start of the job, which gets JobTimeout after `timeout` seconds."""
         self.terminated = self.cancelled = self.unfinished = False
         self._timeout = timeout
         if timeout is not None:
@@ -69,18 +68,18 @@ class Interrupts(_Asked):
             signal.signal(signal.SIGALRM, self._before or signal.SIG_DFL)
 
     def end_loop(self) -> JobTerminated:
-        """See above. No signal interrupts the job after this."""
+        """See the base class. Afterwards no signal interrupts the job."""
         self._inside = False
         return super().end_loop()
 
     async def within(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Await a job's coroutine. If a signal raises an exception, the loop ends, which cancels the coroutine."""
+        """Await a job's coroutine. If a signal handler raises, the loop ends, which cancels the coroutine."""
         return await coroutine
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if not self._inside:
             return
-        # Only once: the job's own cleanup must not be interrupted again.
+        # Only once, so that the job's own cleanup isn't interrupted.
         self._inside = False
         self.terminated, self.cancelled = number == TERMINATE, number == CANCEL
         if self.terminated:
@@ -92,30 +91,29 @@ class Interrupts(_Asked):
 
 
 class SharedInterrupts(_Asked):
-    """Raises errors in the job of one slot in a shared process while it runs. The parent names the slot.
+    """Raises errors in the job of one slot in a shared process, chosen by the parent.
 
-    In a plain function, Python raises the error in the job's thread, between two bytecodes. A blocking call
-    (time.sleep, a socket) and C code must return first. A coroutine is cancelled where it awaits, because asyncio's
-    locks, groups and timeouts clean up after CancelledError; the job then ends with the error that caused the
-    cancellation.
+    In a plain function, Python raises the error in the job's thread between two bytecodes, after any blocking call
+    (time.sleep, a socket) or C code has returned. A coroutine is instead cancelled where it awaits, because asyncio's
+    locks, groups and timeouts clean up after CancelledError. It then ends with the error that caused the cancellation.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: Whether the slot has a job that has not ended.
+        #: Whether the slot has an unfinished job.
         self._begun = False
-        #: The thread that runs the job; 0 before it runs.
+        #: The thread that runs the job; 0 before that.
         self._thread = 0
         #: Whether an error was raised in that thread and may not have arrived yet.
         self._raised = False
-        #: The error raised before the job ran; and the error for which its coroutine was cancelled.
+        #: The error raised before the job ran, and the error for which its coroutine was cancelled.
         self._early_error: JobError | None = None
         self._cancel_error: JobError | None = None
-        #: The task that awaits the job, if it is a coroutine.
+        #: The task that awaits the job's coroutine.
         self.task: asyncio.Task[Any] | None = None
 
     def begin(self) -> None:
-        """Mark that the slot has a job: from now on `interrupt` reaches it."""
+        """Mark that the slot has a job, which `interrupt` can reach from now on."""
         with self._lock:
             self._begun, self.terminated, self.cancelled, self.unfinished = True, False, False, False
             self._early_error = self._cancel_error = None
@@ -129,7 +127,7 @@ class SharedInterrupts(_Asked):
             raise pending
 
     def leave(self) -> None:
-        """Mark the end of the job, and drop an error that has not arrived in it yet."""
+        """Mark the end of the job, and drop an error that hasn't arrived yet."""
         while True:
             try:
                 with self._lock:
@@ -142,7 +140,7 @@ class SharedInterrupts(_Asked):
                 continue
 
     def interrupt(self, error: JobError) -> None:
-        """Raise this error in the job. Called by another thread, or by the loop that the job waits in."""
+        """Raise this error in the job. Called by another thread, or by the job's event loop."""
         with self._lock:
             if not self._begun:
                 return
@@ -150,7 +148,7 @@ class SharedInterrupts(_Asked):
             self.cancelled = self.cancelled or isinstance(error, JobCancelled)
             if self.task is not None:
                 self._cancel_error = error
-                with suppress(RuntimeError):  # its loop was closed at this moment
+                with suppress(RuntimeError):  # its loop was closed just now
                     self.task.get_loop().call_soon_threadsafe(self.task.cancel)
             elif self._thread:
                 self._raised = True
@@ -174,7 +172,7 @@ class SharedInterrupts(_Asked):
                 self.task = None
 
 
-#: Called by the executor at the start and end of each run, and read after the run.
+#: Used by the executor at the start and end of each run.
 Interruptible = Interrupts | SharedInterrupts
 
 
@@ -183,7 +181,9 @@ def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
 
 
 def _class_with_text(error: JobError) -> type[BaseException]:
-    """An exception class with the error's text and no arguments, because Python can raise only a class in a thread."""
+    """Return an exception class that creates errors with this text, because only a class can be raised in another
+    thread.
+    """
     kind = type(error)
 
     def init(self: JobError) -> None:

@@ -1,6 +1,6 @@
-"""The event loop in which a slot runs its `async def` jobs, one after another.
+"""The event loop for a slot's `async def` jobs, which run one after another.
 
-It is kept between jobs, so that a module-level database or HTTP client works in each of them. When a job ends, its
+It persists between jobs, so that a module-level database or HTTP client works in all of them. After each job, its
 remaining tasks are cancelled.
 """
 
@@ -15,16 +15,16 @@ log = logging.getLogger("palermo.worker")
 
 
 class JobLoop:
-    """An event loop, created for the first coroutine. Only one thread at a time may use it."""
+    """An event loop, created for the first coroutine. Used by one thread at a time."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Await the coroutine; returns its value, or raises its error. Interrupts may also be raised here."""
+        """Run the coroutine and return its value, or raise its error. Interrupts may also be raised."""
         loop = self._loop
         if loop is None or loop.is_closed():  # a job may have closed it
-            # Created by the program's event loop policy, as in asyncio.run.
+            # Created by the program's event loop policy, like in asyncio.run.
             loop = self._loop = asyncio.new_event_loop()
             weakref.finalize(self, _close, loop)
         asyncio.set_event_loop(loop)
@@ -50,7 +50,7 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, left: Iterable["asyncio.Task[Any]"], own: "asyncio.Task[Any]") -> None:
-    """Cancel these tasks and wait for them to end. `own` is the job itself, after an interrupt."""
+    """Cancel these tasks and wait for them to end. `own` is the job's own task after an interrupt."""
     names = sorted(f"{task.get_name()} ({_function(task)})" for task in left if task is not own)
     if names:
         log.warning("cancelled tasks that the job left behind tasks=%s", ", ".join(names))

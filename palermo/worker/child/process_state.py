@@ -1,7 +1,7 @@
-"""Detects changes that a job has left in its process.
+"""Detects process state that a job has changed.
 
-A job may succeed and still break its process for the next one: with a lowered limit, another working directory, a
-signal handler, a closed descriptor. The worker replaces such a process. Only state that can be read in about a
+A job may succeed and still break the next one, for example by lowering a limit, changing the working directory or a
+signal handler, or closing a descriptor. The worker replaces such a process. Only state that can be read in about a
 microsecond is checked; docs/guides/pools.md lists the rest.
 """
 
@@ -18,11 +18,11 @@ from palermo.worker.signals import CANCEL, SURVIVED, TERMINATE
 
 log = logging.getLogger("palermo.worker")
 
-#: Limits that a job may lower for itself. A process without root privileges can never raise them again.
+#: Limits that a job may lower. Without root privileges a process can't raise them again.
 _LIMITS = ("NOFILE", "AS", "CPU")
 _NUMBERS = tuple(getattr(resource, f"RLIMIT_{name}") for name in _LIMITS)
 
-#: Signals whose handlers a job must not change; otherwise a signal kills the next job, or cannot end it.
+#: Signals whose handlers a job must not change; otherwise they kill the next job or can't end it.
 _RESERVED = tuple(int(number) for number in (*SURVIVED, signal.SIGCHLD, signal.SIGPIPE, TERMINATE, CANCEL))
 _SIGNAL_NAMES = {int(one): one.name for one in signal.Signals}
 
@@ -43,32 +43,31 @@ _getrlimit, _setitimer, _REAL = resource.getrlimit, signal.setitimer, signal.ITI
 
 
 class PipeLost(Exception):
-    """A job has closed or replaced the pipe to the parent, so the slot must not write to it."""
+    """A job has closed or replaced the pipe to the parent, so nothing must be written to it."""
 
 
 class ProcessState:
-    """The checked state of this process when this object was created."""
+    """The process state at the time of creation."""
 
     def __init__(self, pipe: int, *, shared: bool = False) -> None:
-        """`pipe` is the descriptor of the pipe to the parent; in a `shared` process, jobs run in several threads."""
+        """`pipe` is the descriptor of the pipe to the parent. In a `shared` process, jobs run in several threads."""
         self._pipe = pipe
         self._shared = shared
         self._umask = os.umask(0o077)
         os.umask(self._umask)
-        self._read()  # stops an alarm of the process that forked this one
+        self._read()  # stops an alarm inherited from the parent
         self._before = self._read()
         self._pid = os.getpid()
 
     def end_if_forked(self, slot: int) -> None:
-        """End this process if a job in this slot forked it and it has returned from the job, which its parent runs
-        too."""
+        """Exit if this process is a fork made by the job, which its parent continues to run."""
         if os.getpid() != self._pid:
             log.error("process forked by a job returned from the job, ending it: call os._exit in it slot=%d", slot)
             flush()
             os._exit(1)
 
     def changes(self) -> str:
-        """A description of the changes since then; "" for none. Raises PipeLost."""
+        """Describe the changes since then, or return "". Raises PipeLost."""
         now = self._read()
         if now == self._before:
             return ""
@@ -83,14 +82,14 @@ class ProcessState:
     def _read(self) -> tuple[Any, ...]:
         return (
             _file(self._pipe),
-            # Sets the umask to its previous value, because no call only reads it.
+            # The umask can only be read by setting it, so set it to its previous value.
             os.umask(self._umask),
             _working_directory(),
             *map(_getrlimit, _NUMBERS),
             *map(_signal.getsignal, _RESERVED),
             _file(1),
             _file(2),
-            # Whether an alarm is set: it would end the next job. Reading it also stops it.
+            # A pending alarm would end the next job. Reading it also stops it.
             *(() if self._shared else (signal.pthread_sigmask(signal.SIG_BLOCK, ()), _setitimer(_REAL, 0)[0] > 0)),
         )
 
@@ -100,7 +99,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _file(descriptor: int) -> tuple[int, int] | str:
-    """The device and inode of an open descriptor."""
+    """Return the device and inode of an open descriptor."""
     try:
         found = os.fstat(descriptor)
     except OSError:

@@ -1,4 +1,4 @@
-"""Collects the jobs, hooks and subscriptions registered in this process, for the worker's loop."""
+"""Collects the jobs, hooks and subscriptions registered in this process, for the worker's parent."""
 
 from collections.abc import Sequence
 
@@ -12,13 +12,13 @@ from palermo.worker.registered import Registered
 
 
 def queues(jobs: Registry, settings: Settings) -> tuple[str, ...]:
-    """The queues of these jobs and of their groups, sorted."""
+    """Return the queues of these jobs and of their event groups, sorted."""
     groups = subscribe.subscriptions(jobs, settings.exchange, settings.prefix)
     return tuple(sorted({*jobs.queues(settings.default_queue), *(one.queue for one, _ in groups)}))
 
 
 def collect(jobs: Registry, client: Client, *, recurring: Sequence[str] = ()) -> Registered:
-    """Everything registered in this process. With module names in `recurring`, also the recurring jobs.
+    """Return everything registered in this process, including the recurring jobs of the modules in `recurring`.
 
     Raises OptionInvalid if two recurring jobs have the same name.
     """
@@ -41,6 +41,6 @@ def collect(jobs: Registry, client: Client, *, recurring: Sequence[str] = ()) ->
 
 
 def _hidden_among(jobs: Registry, job: str, settings: Settings) -> list[str]:
-    """The names of a job's parameters; empty if none of them is hidden."""
+    """Return the names of a job's parameters, or [] if none of them is hidden."""
     names = list(jobs.get(job).signature.parameters)
     return names if any(is_hidden(name, settings.web_redact) for name in names) else []

@@ -1,8 +1,8 @@
 """Sends the progress, log lines and saved state of a running job from the slot to the parent.
 
-The job's thread only stores its report here. A timeout or a cancellation may raise an exception between any two of
-these steps without corrupting the report. Another thread (ReportSender) sends the reports, at most once in EVERY
-seconds per job. A job's last report is always sent before its result.
+The job's thread only stores its report. This is safe even if a timeout or cancellation raises between any two steps.
+Another thread (ReportSender) sends the reports, at most once every EVERY seconds per job. The last report is always
+sent before the job's result.
 """
 
 import os
@@ -17,17 +17,17 @@ from palermo.core.failure import printable
 from palermo.worker.ipc.frames import MAX_LINE, MAX_LINES, MAX_TEXT, NO_MORE, Report
 from palermo.worker.signals import block_in_this_thread
 
-#: Seconds between two reports of a job.
+#: Minimum seconds between two reports of a job.
 EVERY = 0.1
 
 
 class ReportSender:
-    """Sends the reports of all jobs of one process, in a thread that `start` or the first report starts."""
+    """Sends the reports of all jobs of a process. Its thread is started by `start` or the first report."""
 
     def __init__(self, send: Callable[[int, Report], None]) -> None:
-        """`send` gets the slot and its report. Only one thread at a time calls it."""
+        """`send` is called with the slot and its report, by one thread at a time."""
         self._send = send
-        #: The pid of the process that it serves.
+        #: The pid of the process in which it works.
         self.pid = os.getpid()
         self._lock = threading.Lock()
         #: Functions for the thread to call.
@@ -46,11 +46,11 @@ class ReportSender:
         self.start()
 
     def call_soon(self, act: Callable[[], None]) -> None:
-        """Queue this function for the thread, which calls it at most EVERY seconds later."""
+        """Let the thread call this function at most EVERY seconds later."""
         self._inbox.put(act)
 
     def deliver(self, reporter: "Reporter", *, last: bool = False) -> None:
-        """Send this reporter's report now. Nothing is sent after the `last` one."""
+        """Send this reporter's report now. After the `last` one, nothing more is sent."""
         with self._lock:
             report = reporter.take(last=last)
             if report is not None:
@@ -65,7 +65,7 @@ class ReportSender:
 
 
 class Sender(Protocol):
-    """Sends the reports of jobs of one process."""
+    """Sends the reports of a process's jobs."""
 
     #: The pid of that process.
     pid: int
@@ -74,17 +74,17 @@ class Sender(Protocol):
         """Send this reporter's report, now or soon."""
 
     def deliver(self, reporter: "Reporter", *, last: bool = False) -> None:
-        """Send this reporter's report now. Nothing is sent after the `last` one."""
+        """Send this reporter's report now. After the `last` one, nothing more is sent."""
 
 
 class Reporter:
-    """The reports of one run of a job. Initial values are class attributes, because few jobs report anything."""
+    """The reports of one run. Initial values are class attributes, because few jobs report anything."""
 
     _progress: tuple[float | None, str] | None = None
     _saved: str | None = None
     _lines: deque[str] | None = None
     _line_count = 0
-    #: Whether the job has reported anything; if not, its end does not call the sender.
+    #: Whether the job has reported anything. If not, the sender isn't called at its end.
     _reported = _queued = _over = False
 
     def __init__(self, sender: Sender, slot: int) -> None:
@@ -109,18 +109,18 @@ class Reporter:
         self._put()
 
     def end(self) -> None:
-        """Mark the end of the job and send its last report. Its remaining threads can't report any more."""
+        """Mark the end of the job and send its last report. Threads that it left running can't report any more."""
         if self._reported:
             self._sender.deliver(self, last=True)
         else:
             self._over = True
 
     def take(self, *, last: bool) -> Report | None:
-        """The report to send; None if there is nothing to send."""
+        """Return the report to send, or None."""
         if self._over:
             return None
         self._over = last
-        # First, so that a report that is stored after this is queued again.
+        # first, so that a report stored from now on is queued again
         self._queued = False
         progress, self._progress = self._progress, None
         stored = self._lines
@@ -132,7 +132,7 @@ class Reporter:
         return Report(fraction, text, moved=progress is not None, lines=tuple(lines), saved=saved)
 
     def _put(self) -> None:
-        # A process that the job forked does not have this thread, and must not write to the parent.
+        # A process forked by the job lacks this thread, and must not write to the parent.
         if not self._queued and not self._over and os.getpid() == self._sender.pid:
             self._reported = self._queued = True
             self._sender.put(self)

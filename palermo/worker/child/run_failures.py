@@ -1,7 +1,7 @@
-"""Decides the result of a failed run, and calls the failure hooks and failure backends.
+"""Decides the result of a failed run, and calls failure hooks and failure backends.
 
-It runs in the slot, because exceptions, hooks and backoff functions are user code. If one of them raises, only its
-own answer is lost.
+It runs in the slot, because exceptions, hooks and backoff functions are user code. If one of these raises, the others
+still apply.
 """
 
 import inspect
@@ -29,7 +29,7 @@ _MAX_REASON = 500
 
 
 class JobRun(Struct, frozen=True):
-    """A run of a job whose function and arguments were found."""
+    """A run whose job and arguments were found."""
 
     message: Message
     definition: JobDefinition
@@ -37,14 +37,14 @@ class JobRun(Struct, frozen=True):
     kwargs: dict[str, Any]
     #: The object whose `process` ran, if any.
     instance: object | None = None
-    #: Whether the job's hooks can be called.
+    #: Whether to call the job's hooks.
     hooked: bool = True
-    #: Coroutines of its hooks, for the caller to await in order. They raise nothing.
+    #: Coroutines of hooks that the caller must await in order. They never raise.
     later: list[Coroutine[Any, Any, None]] = []
 
 
 class RunFailures:
-    """Decides the results of failed runs in one slot, and calls the failure hooks."""
+    """Decides the results of a slot's failed runs, and calls the failure hooks."""
 
     def __init__(self, worker: str, *, now: Callable[[], float], chance: Callable[[], float]) -> None:
         #: The tag of the slot.
@@ -53,7 +53,7 @@ class RunFailures:
         self._chance = chance
 
     def result(self, run: JobRun, error: BaseException, failure: Failure) -> Result:
-        """The result of a job whose run raised this error; `failure` is the stored form of the error."""
+        """Return the result of a run that raised this error; `failure` is its stored form."""
         decision = self._decide(run, error)
         if is_failure(error):
             failure = _blamed(error, failure)
@@ -69,8 +69,7 @@ class RunFailures:
         return self._report_failed(run.message, error, failure, run.args, run.kwargs)
 
     def unrunnable(self, message: Message, error: BaseException, failure: Failure) -> Result:
-        """The result of a message that no job could be called with. It is not retried, because that would fail
-        again."""
+        """Return the result of a message without a callable job. It isn't retried, because it would fail again."""
         return self._report_failed(message, error, failure, [], {})
 
     def _decide(self, run: JobRun, error: BaseException) -> Decision:
@@ -83,12 +82,12 @@ class RunFailures:
             return decide(replace(policy, backoff=quartic), error, message, now=now, chance=chance)
 
     def call_hooks(self, kind: str, run: JobRun, outcome: object) -> None:
-        """Call the hooks of this kind with the error or the returned value. An exception in a hook is only logged."""
+        """Call the hooks of this kind with the error or the return value. Exceptions in hooks are only logged."""
         if not run.hooked:
             return
         try:
             found = hooks.hooks_for(kind, run.definition, run.instance)
-        except BaseException:  # the class cannot be instantiated, which is already the job's error: no hooks
+        except BaseException:  # the class can't be instantiated, which is already the job's error
             return
         for hook in found:
             try:
@@ -102,7 +101,7 @@ class RunFailures:
     def _report_failed(
         self, message: Message, error: BaseException, failure: Failure, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Result:
-        """Report a failed job to the failure backends. If one of them raises, the job is not lost."""
+        """Report a failed job to the failure backends. Errors in them don't affect the job."""
         backends = hooks.failure_backends()
         if not backends:
             return Raised(failure)
@@ -137,12 +136,14 @@ def _log_failed_hook(kind: str, hook: Callable[..., Any], run: JobRun) -> None:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """The function's name in the log."""
+    """Return the function's name for the log."""
     return getattr(function, "__qualname__", None) or repr(function)
 
 
 def _blamed(error: BaseException, failure: Failure) -> Failure:
-    """The failure to store: for `raise palermo.Retry(…) from error`, the cause with the whole traceback."""
+    """Return the failure to store. For `raise palermo.Retry(…) from error` that is the cause with the whole
+    traceback.
+    """
     cause = _cause(error)
     if cause is error:
         return failure
@@ -151,6 +152,6 @@ def _blamed(error: BaseException, failure: Failure) -> Failure:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The error to store: for `raise palermo.Retry(…) from error`, the cause."""
+    """Return the error to store, which is the cause in `raise palermo.Retry(…) from error`."""
     cause = error.__cause__ if isinstance(error, Retry) else None
     return error if cause is None else cause

@@ -1,17 +1,16 @@
-"""The child process that several slots share: that of a thread pool, and that of an async pool.
+"""The child process that all slots of a thread or async pool share.
 
-It reads frames, runs their jobs, and answers with the number of the slot:
+It reads frames, runs their jobs, and answers with the slot's number:
 
     parent -> child                               child -> parent
-    (first thing, unasked)                        Ready
+    (at the start)                                Ready
     ("run", message, slot)                        "+slot", or Ended; Changed before it; Reported while it runs
     ("crashed", message, failure, slot)           Ended
     ("tell", slot, class, text)
     ("stack", slot)                               Stack
     end of file                                   exits
 
-The pool decides how a slot runs a message: `serve_threads` for the thread pool, `AsyncSlots` for the async pool. Plain
-functions run in threads in both.
+Plain functions run in threads in both pools. `serve_threads` serves a thread pool, and `AsyncSlots` an async pool.
 """
 
 import asyncio
@@ -63,28 +62,27 @@ log = logging.getLogger("palermo.worker")
 
 
 class JobThreads:
-    """The threads in which the slots run plain functions: at most `most`, started on demand.
+    """At most `most` threads, started on demand, that run plain functions for the slots.
 
-    Handing each job to its own thread would cost several thread switches, more than a short job takes. So a thread
-    that has finished a job takes the next waiting one. Jobs must not wait behind a long job either: if more jobs
-    wait when a thread starts one, it first wakes another thread, which takes the next job as soon as it gets the
-    interpreter's lock.
+    Handing each job to its own thread would take several thread switches, which cost more than a short job. Therefore a
+    thread that finishes a job takes the next waiting one. To keep jobs from waiting behind a long one, a thread that
+    starts a job while others wait first wakes another thread, which takes the next job as soon as it gets the GIL.
     """
 
     def __init__(self, most: int) -> None:
-        """The caller never has more than `most` unfinished calls."""
+        """The caller must not have more than `most` unfinished calls."""
         self._most = most
         self._count = 0
         self._work: deque[Callable[[], None]] = deque()
-        #: Number of calls given and number finished. Several threads write the second without a lock: a lost increment
+        #: Number of calls given and finished. Several threads increment the second without a lock; a lost increment
         #: only starts one thread too many.
         self._given = self._done = 0
-        #: Wakes an idle thread; and whether a woken thread has not looked for work yet.
+        #: Wakes an idle thread, and whether a woken thread hasn't looked for work yet.
         self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._waking = False
 
     def put(self, work: Callable[[], None]) -> None:
-        """Call `work` in a thread. Called by one thread only."""
+        """Call `work` in a thread. Must be called by one thread only."""
         self._work.append(work)
         self._given += 1
         if self._count < min(self._most, self._given - self._done):
@@ -114,23 +112,23 @@ class JobThreads:
                     self._done += 1
         except BaseException:
             log.exception("job thread ended with an internal error thread=%s", threading.current_thread().name)
-            # As a slot of a process pool does; the parent determines whose job it was.
+            # Like a slot of a process pool. The parent finds out whose job it was.
             os._exit(70)
 
 
-#: Seconds between two checks of the process state while jobs run in it.
+#: Seconds between checks of the process state while jobs are running.
 _LOOK_EVERY = 1.0
 
-#: The attributes of coroutines, generators and async generators for their frame, and for what they await.
+#: The attributes in which coroutines, generators and async generators store their frame and what they await.
 _FRAMES = ("cr_frame", "gi_frame", "ag_frame")
 _NEXT = ("cr_await", "gi_yieldfrom", "ag_await")
 
-#: Maximum number of answers collected during one iteration of the loop; with more, the parent would be idle.
+#: Maximum number of answers collected per loop iteration; the parent would be idle with more.
 _TOGETHER = 16
 
 
 class Outbox:
-    """Sends frames from many threads. Frames that arrive while one thread sends are sent together in the next call."""
+    """Sends frames from many threads. Frames that arrive while a thread is sending go out together in the next call."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -139,12 +137,12 @@ class Outbox:
         self._scheduled = False
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, or leave it to the thread that is sending now."""
+        """Send a frame now, or let the thread send it that is sending at the moment."""
         self._frames.append(frame)
         self._flush()
 
     def send_later(self, loop: asyncio.AbstractEventLoop, frame: bytes) -> None:
-        """Send a frame at the end of the loop's iteration. Called only by the loop's thread."""
+        """Send a frame at the end of the loop's iteration. Called only in the loop's thread."""
         self._frames.append(frame)
         if len(self._frames) >= _TOGETHER:
             self._flush()
@@ -153,7 +151,7 @@ class Outbox:
             loop.call_soon(self._turn_ended)
 
     def _flush(self) -> None:
-        """Send the waiting frames, or leave them to the thread that is sending now."""
+        """Send the waiting frames, unless another thread is already sending."""
         while self._frames and self._lock.acquire(blocking=False):
             try:
                 self._write(b"".join([self._frames.popleft() for _ in range(len(self._frames))]))
@@ -171,24 +169,24 @@ class Outbox:
         while sent < len(data):
             try:
                 sent += self._end.send(data[sent:] if sent else data)
-            except BlockingIOError:  # an event loop that reads from the socket has made it non-blocking
+            except BlockingIOError:  # an event loop that reads from the socket made it non-blocking
                 poll = select.poll()
                 poll.register(self._end, select.POLLOUT)
                 poll.poll()
 
 
 class SharedSlot:
-    """One slot of the shared child. It runs one job at a time."""
+    """One slot of the shared child, which runs one job at a time."""
 
     def __init__(self, number: int, executor: Executor, interrupts: SharedInterrupts) -> None:
         self.number = number
-        #: The complete frame for a job that returned.
+        #: The complete frame for a successful job.
         self.success = len(success := b"+%d" % number).to_bytes(HEADER, "big") + success
         self.executor = executor
         self.interrupts = interrupts
-        #: Receives the job's progress and log lines while a job runs.
+        #: Receives the running job's progress and log lines.
         self.reporter: Reporter | None = None
-        #: The thread that runs a plain function for it now; 0 if none.
+        #: The thread that runs its plain function, or 0.
         self.thread = 0
 
 
@@ -208,25 +206,25 @@ class SharedSlots:
         self._executor = executor
         self._threads = JobThreads(slots)
         self._slots: dict[int, SharedSlot] = {}
-        #: The slots that run a job, by number.
+        #: The busy slots, by number.
         self._busy: dict[int, SharedSlot] = {}
         self._title = Title(
             lambda: f"palermo {pool} pool: {busy_slots(len(self._busy), slots) if self._busy else 'idle'}",
             self._sender.call_soon,
         )
         self._state = ProcessState(end.fileno(), shared=True)
-        #: When the state was last checked, by the monotonic clock; infinite once a change has been reported.
+        #: When the state was last checked, by the monotonic clock; infinite after a change was reported.
         self._looked = 0.0
 
     def ready(self) -> None:
         """Report to the parent that jobs can be sent."""
         self._title.update()
-        # Not at the first report of a job, because an interrupt of that job could interrupt the start of the thread.
+        # Not at a job's first report, because an interrupt of that job could interrupt the start of the thread.
         self._sender.start()
         self.outbox.send(pack_answer(Ready()))
 
     def obey(self, frame: tuple[Any, ...], start: Callable[[SharedSlot, Message], None]) -> None:
-        """Execute a frame; `start` runs a message in a slot."""
+        """Execute a frame. `start` runs a message in a slot."""
         if frame[0] == "run":
             slot = self._take(frame[2])
             slot.reporter = Reporter(self._sender, slot.number)
@@ -243,27 +241,27 @@ class SharedSlots:
                 self.outbox.send(pack_answer(Stack(number, self._stack(number)[:MAX_STACK])))
 
     def close(self) -> None:
-        """Close the event loops of the idle slots."""
+        """Close the event loops of idle slots."""
         for slot in self._slots.values():
             slot.executor.close()
 
     def run_in_thread(self, slot: SharedSlot, message: Message) -> None:
-        """Run the message of the slot in a thread."""
+        """Run the slot's message in a thread."""
         self.in_thread(slot, lambda: slot.executor.run(message, slot.reporter))
 
     def in_thread(self, slot: SharedSlot, work: Callable[[], RunResult]) -> None:
-        """Call `work` in a thread, and send the result to the parent."""
+        """Call `work` in a thread and send its result to the parent."""
         self._threads.put(lambda: self._run(slot, work))
 
     def _run(self, slot: SharedSlot, work: Callable[[], RunResult]) -> None:
         slot.thread = threading.get_ident()
         result = _result(work)
         slot.thread = 0
-        # Before the thread starts another job: if that kills the process, this result must not be lost.
+        # Send before the thread starts another job, which might kill the process.
         self.done(slot, result, self.outbox.send)
 
     def done(self, slot: SharedSlot, result: RunResult, send: Callable[[bytes], None]) -> None:
-        """Send the result of the slot's job to the parent; `send` is a method of the outbox."""
+        """Send the result of the slot's job to the parent. `send` is a method of the outbox."""
         self._state.end_if_forked(slot.number)
         flush()
         reporter, slot.reporter = slot.reporter, None
@@ -280,7 +278,7 @@ class SharedSlots:
             send(pack_answer(Ended(slot.number, result)))
 
     def _changes(self) -> str:
-        """Changes that jobs have left in the process, returned once. Checked when no job runs, and periodically."""
+        """Return changes that jobs made to the process, once. Checked when no job is running, and periodically."""
         now = time.monotonic()
         if now - self._looked < (_LOOK_EVERY if self._busy else 0.0):
             return ""
@@ -323,12 +321,12 @@ def _result(work: Callable[[], RunResult]) -> RunResult:
 
 
 def raised(error: BaseException) -> Raised:
-    """The result of a job that this error ended outside of the executor."""
+    """Return the result for an error raised outside of the executor."""
     return Raised(from_exception(error, failed_at=int(clock.now())))
 
 
 def _coroutine_stack(task: asyncio.Task[Any]) -> str:
-    """The stack of a task through all awaited coroutines, which Task.get_stack does not follow."""
+    """Return a task's stack through all awaited coroutines, unlike Task.get_stack."""
     frames = []
     waiting: Any = task.get_coro()
     while waiting is not None:
@@ -340,14 +338,14 @@ def _coroutine_stack(task: asyncio.Task[Any]) -> str:
     return f"Task {task.get_name()}:\n{''.join(traceback.StackSummary.from_list(frames).format())}".rstrip()
 
 
-#: Bytes per read. Above 128 kB the system would map and unmap memory for each read.
+#: Bytes per read. Above 128 kB the memory would be mapped and unmapped for each read.
 _READ = 65_536
 
 
 def serve_threads(end: socket.socket, slots: SharedSlots, leave: Callable[[], NoReturn]) -> NoReturn:
-    """Run the jobs of a thread pool in threads, and read the parent's frames in this one.
+    """Run a thread pool's jobs in threads, and read the parent's frames in this one.
 
-    When the parent has closed the socket pair, call `leave`, which ends the process.
+    When the parent closes the socket pair, call `leave`, which exits.
     """
     frames = FrameBuffer()
     slots.ready()
@@ -364,10 +362,10 @@ def serve_threads(end: socket.socket, slots: SharedSlots, leave: Callable[[], No
 
 
 class AsyncSlots:
-    """Runs the slots of an async pool in one event loop, where each coroutine job is a task.
+    """Runs an async pool's slots in one event loop, with a task for each coroutine job.
 
-    Plain functions would block the loop, so they run in threads. Hooks and failure backends of coroutine jobs run in
-    the loop: while one of them blocks, all jobs wait.
+    Plain functions run in threads, because they would block the loop. Hooks and failure backends of coroutine jobs run
+    in the loop, so all jobs wait while one of them blocks.
     """
 
     def __init__(
@@ -379,19 +377,19 @@ class AsyncSlots:
         #: Ends the process.
         self._leave = leave
         self._frames = FrameBuffer()
-        #: The slot of each task that runs a job.
+        #: The slot of each task.
         self._tasks: dict[asyncio.Task[None], SharedSlot] = {}
         self._loop = new_event_loop()
         #: Sends an answer at the end of the loop's iteration.
         self._send = partial(slots.outbox.send_later, self._loop)
 
     def serve(self) -> NoReturn:
-        """Run the jobs that the parent sends, until it closes the socket pair."""
+        """Run the jobs sent by the parent until it closes the socket pair."""
         asyncio.set_event_loop(self._loop)
         self._loop.add_reader(self._end, self._read)
         self._slots.ready()
         while True:
-            # Whatever a job does to the loop, the tasks of the other jobs are still in it, so it runs again.
+            # A job may stop the loop. It still contains the tasks of the other jobs, so run it again.
             try:
                 self._loop.run_forever()
             except BaseException as error:
@@ -431,7 +429,7 @@ class AsyncSlots:
         self._slots.done(slot, result, self._send)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Send a failure for a task that ended before its result was sent."""
+        """Send a failure for a task that ended without sending a result."""
         slot = self._tasks.pop(task, None)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         # Another job cancelled it before its first step, or Palermo has a bug.
@@ -441,7 +439,7 @@ class AsyncSlots:
 
 @lru_cache(maxsize=1_024)
 def is_awaitable(definition: JobDefinition | None) -> bool:
-    """Whether the job is a coroutine function, or a class whose `process` is one; False for None."""
+    """Whether the job, or its `process`, is a coroutine function; False for None."""
     if definition is None:
         return False
     code = getattr(definition.target, "process", None) if definition.is_class else definition.target

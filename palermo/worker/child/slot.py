@@ -1,8 +1,8 @@
-"""A slot of a process pool: the child process that runs jobs, one after another, in its main thread.
+"""A slot of a process pool: a child process that runs jobs, one after another, in its main thread.
 
-It reads a message, runs it with the executor and sends the result. It has no access to its parent's broker session.
-It exits with os._exit, so that leftover threads of a job cannot delay the worker. The atexit functions of jobs run
-only with the option run_atexit.
+It reads a message, runs it with the executor and sends the result. It has no access to the parent's broker session. It
+exits with os._exit, so that threads left by a job can't delay the worker. The jobs' atexit functions run only with the
+option run_atexit.
 """
 
 import faulthandler
@@ -26,31 +26,31 @@ from palermo.worker.process import SlotTitle, die_with, exit_now, flush, own_gro
 
 log = logging.getLogger("palermo.worker")
 
-#: Seconds without a new job after which the process title says idle.
+#: Seconds without a job after which the process title says idle.
 _IDLE_AFTER = 0.05
 
-#: Seconds that the parent has to kill a slot after its job's `rerun_after`, before the slot ends itself.
+#: Seconds that the parent has to kill a slot after its job's `rerun_after`, before the slot kills itself.
 _LATER_THAN_PARENT = 1.0
 
 
 def prepare(end: socket.socket, *, template: int, stacks: int) -> None:
-    """Turn a freshly forked process into a slot, starting with the connection to its parent.
+    """Turn a newly forked process into a slot.
 
     `stacks` is the descriptor of the file to which it writes stacks on request.
     """
     die_with(template)
     own_group()
     signals.survive()
-    # faulthandler works in C, so it also shows a job that holds the GIL or runs C code.
+    # faulthandler works in C, so it can also show a job that holds the GIL or runs C code.
     faulthandler.register(signals.DUMP, file=stacks, all_threads=True, chain=False)
     use_ordinary_signal_stack()
-    # A forked process of a job must not keep the socket pair open, because its end shows the parent that the slot is
-    # gone.
+    # A process forked by a job must not keep the socket pair open, because the parent detects the slot's end by its
+    # closing.
     os.register_at_fork(after_in_child=end.close)
 
 
 def serve(end: socket.socket, *, number: int, executor: Executor, leave: Callable[[], NoReturn]) -> NoReturn:
-    """Run the jobs that the parent sends, until it closes the socket pair; then call `leave`."""
+    """Run the jobs sent by the parent until it closes the socket pair, then call `leave`."""
     pipe = BlockingPipe(end)
     slot = Slot(pipe, SlotTitle(number), executor)
     try:
@@ -67,7 +67,7 @@ def serve(end: socket.socket, *, number: int, executor: Executor, leave: Callabl
 
 
 class Slot:
-    """A slot process: runs the job of each frame that its parent sends."""
+    """Runs the job of each frame sent by the parent."""
 
     def __init__(self, pipe: BlockingPipe, title: SlotTitle, executor: Executor) -> None:
         self._pipe = pipe
@@ -78,7 +78,7 @@ class Slot:
         title.idle()
 
     def turn(self) -> bool:
-        """Run the next job and answer, or show the idle title. False once the parent is gone.
+        """Run the next job and answer, or show the idle title. Returns False once the parent is gone.
 
         Raises OSError, PipeLost.
         """
@@ -113,10 +113,10 @@ class Slot:
         flush()
         answer = SUCCESS if result is SUCCEEDED else pack_answer(Ended(self._title.slot, result))
         changes = self._state.changes()
-        # Before the result, or the parent might send the next job to a process that it must replace.
+        # Before the result; otherwise the parent might send the next job to a process that it must replace.
         return changed(changes) + answer if changes else answer
 
 
 def _report(pipe: BlockingPipe, slot: int, report: Report) -> None:
-    with suppress(OSError):  # the parent is gone, or a job closed our end: the main thread notices that too
+    with suppress(OSError):  # the parent is gone, or a job closed our end; the main thread will notice too
         pipe.write(pack_answer(Reported(slot, report)))

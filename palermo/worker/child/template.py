@@ -1,15 +1,15 @@
-"""The template: the child process that imports the user's modules once, and forks the slots from itself.
+"""The template: a child process that imports the user's modules once, and from which the slots are forked.
 
-It is a plain synchronous program with one thread, because only such a program can be forked safely.
-It obeys the parent's frames and reports back in JSON:
+It is a synchronous program with a single thread, because only such a program can be forked safely. It reads the
+parent's frames and answers in JSON:
 
     parent -> template                       template -> parent
-    (first thing, unasked)                   {"ready": …} or {"unstartable": …}
+    (at the start)                           {"ready": …} or {"unstartable": …}
     ("fork", slot) and the slot's socket     {"forked": slot, "pid": …} or {"unforked": slot, "error": …}
     ("kill", slot)                           {"exited": slot, "status": …}
     ("signal", slot, number)
     ("hook", name, arguments…)               {"hooked": name, "answer": …}
-    end of file                              ends
+    end of file                              exits
 """
 
 import gc
@@ -62,24 +62,24 @@ from palermo.worker.process import (
 
 log = logging.getLogger("palermo.worker")
 
-#: Milliseconds after which it checks for dead slots even without a signal, because user code may have taken SIGCHLD.
+#: Milliseconds between checks for dead slots without a signal, because user code may have replaced the SIGCHLD handler.
 _NET_MS = 5_000
 
 
 class Template:
-    """The template process: its slots, and the state for forking them."""
+    """The template process: its slots, and what it needs to fork them."""
 
     def __init__(
         self, control: socket.socket, options: WorkerOptions, *, parent: int, host: str, stacks: int, marks: SharedMarks
     ) -> None:
         self._control = control
-        #: The descriptor of the file that slots write their stacks to.
+        #: The descriptor of the file for slots' stacks.
         self._stacks = stacks
         self._marks = marks
         self._options = options
         self._parent = parent
         self._host = host
-        #: The pid of each slot's process, by the slot's number.
+        #: The pid of each slot, by number.
         self._slots: dict[int, int] = {}
         self._frames = FrameBuffer()
         self._ends: deque[int] = deque()
@@ -95,8 +95,8 @@ class Template:
         own_group()
         close_stdin()
         set_title("palermo template: importing")
-        # A process forked by user code must not keep this socket open, because its end shows the parent that we are
-        # gone.
+        # A process forked by user code must not keep this socket open, because the parent detects the template's end by
+        # its closing.
         os.register_at_fork(after_in_child=self._control.close)
         try:
             self._report(self._start())
@@ -111,7 +111,7 @@ class Template:
         self._serve()
 
     def _start(self) -> dict[str, Any]:
-        """Import the user's modules. Returns their registrations for the parent."""
+        """Import the user's modules, and return their registrations for the parent."""
         settings = self._options.settings
         client.use(client.Client(settings, warns=False))
         if "" not in sys.path and os.getcwd() not in sys.path:
@@ -128,7 +128,7 @@ class Template:
                 " program's jobs. Instead of calling palermo.connect, set PALERMO_URL and PALERMO_EXCHANGE, which"
                 " programs and workers read."
             )
-        # After the imports: modules may add or remove serializers, and choose another default queue.
+        # After the imports, because modules may add or remove serializers, or change the default queue.
         settings = chosen.settings
         self._serializers = chosen.serializers
         self._serializers.check(self._options.accept)
@@ -157,8 +157,8 @@ class Template:
                 log.debug("before_first_fork hook failed", exc_info=True)
                 failed = WorkerFailed(f"hook {hook.__qualname__} raised {describe(error)}")
                 raise with_user_frames(failed, error) from error
-        # Slots share the imported modules' memory. Without this, their first collection would write to every page, and
-        # so copy it.
+        # Slots share the imported modules' memory. Without this, their first garbage collection would write to every
+        # page, and so copy it.
         gc.collect()
         gc.freeze()
         recurring = self._options.modules if self._options.scheduler else ()
@@ -179,7 +179,7 @@ class Template:
             ready = [fd for fd, _ in poll.poll(_NET_MS)]
             if wake.fileno() in ready:
                 wake.recv(4096)
-            # First, so that the parent receives a slot's end before the next fork.
+            # First, so that the parent learns of a slot's end before the next fork.
             self._reap()
             if self._control.fileno() in ready:
                 self._obey()
@@ -196,7 +196,7 @@ class Template:
             match pickle.loads(payload):
                 case ("fork", number):
                     self._fork(number, socket.socket(fileno=self._ends.popleft()))
-                # The process still belongs to the slot, or has ended: only the template reaps its slots.
+                # The pid still belongs to the slot, running or not, because only the template reaps its slots.
                 case ("kill", number) if number in self._slots:
                     signals.kill(self._slots[number])
                 case ("signal", number, sent) if number in self._slots:
@@ -206,7 +206,7 @@ class Template:
 
     def _fork(self, number: int, end: socket.socket) -> None:
         self._hook("before_fork")
-        # If a module or a hook has enqueued a job, the client has started a thread, which makes forking unsafe.
+        # If a module or hook has enqueued a job, the client has a thread, which makes forking unsafe.
         client.default_client().close()
         flush()
         template = os.getpid()
@@ -241,14 +241,14 @@ class Template:
             exit_now(70)
 
     def _serve_slots(self, end: socket.socket, number: int) -> NoReturn:
-        """Run the jobs of the slot with this number, or of all slots if they share a process."""
+        """Run the jobs of this slot, or of all slots if they share a process."""
         pool = self._options.pool
         leave = end_by_atexit if self._options.run_atexit else partial(exit_now, 0)
         if pool == "process":
             interrupts = Interrupts()
             interrupts.install()
             slot.serve(end, number=number, executor=self._executor(number, interrupts), leave=leave)
-        # Imported here, because slots of a process pool don't need it.
+        # Imported here because slots of a process pool don't need it.
         from palermo.worker.child.shared_slots import AsyncSlots, SharedSlots, serve_threads
 
         slots = SharedSlots(end, pool=pool, slots=self._options.concurrency, executor=self._executor)
@@ -280,7 +280,7 @@ class Template:
                 self._report({"exited": number, "status": os.waitstatus_to_exitcode(status)})
 
     def _hook(self, name: str, *more: Any) -> float:
-        """Run the worker hooks with this name. Returns the highest number of seconds that one returned, else 0."""
+        """Run the worker hooks with this name. Returns the highest number of seconds that one returned, or 0."""
         answer = 0.0
         for hook in hooks.registered.of(name):
             try:
@@ -298,14 +298,14 @@ class Template:
 
 
 def _place(settings: Settings) -> tuple[object, ...]:
-    """The settings that decide where a program's jobs are, without user and password."""
+    """Return the settings that determine where jobs are stored, without user and password."""
     address = settings.address
     path = address.path if address.path in ("", ":memory:") else os.path.abspath(address.path)
     return address.scheme, address.hosts, address.vhost, address.service, path, settings.exchange, settings.prefix
 
 
 def _seconds(returned: object) -> float:
-    """The seconds that a hook returned. Anything but a finite number is ignored."""
+    """Return the seconds that a hook returned; 0 for anything but a finite number."""
     if isinstance(returned, int | float) and not isinstance(returned, bool) and math.isfinite(returned):
         return float(returned)
     return 0.0
@@ -313,14 +313,14 @@ def _seconds(returned: object) -> float:
 
 @contextmanager
 def _telling_of_enqueues() -> Iterator[None]:
-    """Warn once per line of a module that enqueues a job during import."""
+    """Warn about each module line that enqueues a job during import."""
     told: set[tuple[str, int]] = set()
 
     def after_enqueue_in_import(definition: JobDefinition, /, *args: Any, **kwargs: Any) -> None:
         frame: FrameType | None = sys._getframe()
         while frame is not None and frame.f_code.co_name != "<module>":
             frame = frame.f_back
-        if frame is None:  # in a thread of the module
+        if frame is None:  # in one of the module's threads
             return
         place = str(frame.f_globals.get("__name__")), frame.f_lineno
         if place not in told:
@@ -343,7 +343,7 @@ def import_module(name: str) -> None:
     """Import a user module. Raises WorkerFailed for any exception in it."""
     try:
         importlib.import_module(name)
-    except BaseException as error:  # an import runs user code, including sys.exit()
+    except BaseException as error:  # an import runs user code, which may even call sys.exit()
         log.debug("import failed module=%s", name, exc_info=True)
         text = f"cannot import module {name!r}: {describe(error)}{import_advice(name, error)}"
         raise with_user_frames(WorkerFailed(text), error) from error

@@ -1,1 +1,1 @@
-"""The socket pairs between the worker's processes: frames, their contents, and their two ends."""
+"""The socket pairs between the worker's processes: frames, their contents, and both ends."""

@@ -1,10 +1,10 @@
-"""Frames between a worker's parent and its children: a big-endian length of four bytes, followed by that many bytes.
+"""Frames between a worker's parent and its children: a length of four bytes (big-endian), followed by that many bytes.
 
-The parent sends pickled tuples, which its children can trust. Processes that run user code send SUCCESS or a value
-of `FromSlot`, in msgpack. The parent never unpickles these: a value is checked as it is decoded. Anything else is an
-InvalidFrame, and the parent treats the process that sent it as crashed.
+The parent sends pickled tuples, which its children can trust. Processes that run user code send SUCCESS or a `FromSlot`
+in msgpack, which is validated as it is decoded. The parent never unpickles anything from them. An InvalidFrame makes
+the parent treat the sending process as crashed.
 
-A frame to a slot contains only the message fields that running the job needs.
+A frame to a slot contains only the message fields needed to run the job.
 """
 
 import json
@@ -22,36 +22,36 @@ from palermo.errors import PalermoError
 
 HEADER = 4
 
-#: The complete frame for a job that returned. This common case needs no parsing.
+#: The complete frame for a successful job. This common case needs no parsing.
 SUCCESS = b"\x00\x00\x00\x01+"
 
-#: Maximum size of a reply in bytes: a result, or those of a batch, and workflow steps. A failure has at most 70 kB.
+#: Maximum size of a reply in bytes: the results of a job or batch, and workflow steps. A failure has at most 70 kB.
 MAX_REPLY = 8 * MAX_RESULT + MAX_ADDED
 
 
 class InvalidFrame(PalermoError):
-    """Bytes that are not a frame, or an unknown frame."""
+    """An unknown frame, or bytes that aren't a frame."""
 
 
 def pack(value: tuple[Any, ...]) -> bytes:
-    """A frame from the parent."""
+    """Return a frame from the parent."""
     payload = pickle.dumps(value, 5)
     return len(payload).to_bytes(HEADER, "big") + payload
 
 
 def load(payload: bytes) -> tuple[Any, ...]:
-    """The tuple that `pack` packed. Only for children, because only their parent writes to them."""
+    """Return the tuple that `pack` packed. Only for children, which trust their parent."""
     return pickle.loads(payload)  # type: ignore[no-any-return]
 
 
 def pack_reply(value: dict[str, Any]) -> bytes:
-    """A frame to the parent."""
+    """Return a frame to the parent."""
     payload = json.dumps(value).encode()
     return len(payload).to_bytes(HEADER, "big") + payload
 
 
 def unpack_reply(payload: bytes) -> dict[str, Any]:
-    """The object that pack_reply packed. Raises InvalidFrame."""
+    """Return the object that pack_reply packed. Raises InvalidFrame."""
     try:
         value = json.loads(payload)
     except (ValueError, RecursionError):
@@ -62,23 +62,25 @@ def unpack_reply(payload: bytes) -> dict[str, Any]:
 
 
 class FrameBuffer:
-    """Splits a stream of bytes into the payloads of its frames."""
+    """Splits a byte stream into the payloads of its frames."""
 
     __slots__ = ("_data", "_limit", "_wanted")
 
     def __init__(self, limit: int | None = None) -> None:
         self._data = bytearray()
-        #: The length of the first incomplete frame, as far as its header is known.
+        #: Length of the first incomplete frame, or of its header until that is complete.
         self._wanted = HEADER
         self._limit = limit
 
     @property
     def empty(self) -> bool:
-        """Whether every byte so far belonged to a complete frame."""
+        """Whether all bytes so far belong to complete frames."""
         return not self._data
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The payloads of the frames that these bytes complete. Raises InvalidFrame for a frame above the limit."""
+        """Return the payloads of the frames that these bytes complete. Raises InvalidFrame for a frame above the
+        limit.
+        """
         if self._data:
             self._data += data
             if len(self._data) < self._wanted:
@@ -102,11 +104,11 @@ class FrameBuffer:
         return found
 
 
-#: The message fields in every frame, in this order.
+#: The message fields in every frame, in order.
 _USUAL = ("id", "queue", "job", "body", "content_type", "created_at", "preview")
 _usual = attrgetter(*_USUAL)
 
-#: Other fields that a run may need, apart from unknown headers and companions. They are sent by name, if set.
+#: Other fields that a run may need, sent by name if set, apart from unknown headers and companions.
 _RARE = (
     "content_encoding",
     "arguments",
@@ -124,7 +126,7 @@ _NOTHING_RARE = _rare(Message(id="", queue="", job=""))
 
 
 def fields_of(message: Message) -> tuple[Any, ...]:
-    """The fields of a message in a frame to a slot."""
+    """Return the fields of a message for a frame to a slot."""
     return *_usual(message), None if _rare(message) == _NOTHING_RARE else _rare_fields(message)
 
 
@@ -138,7 +140,7 @@ def _rare_fields(message: Message) -> dict[str, Any]:
 
 
 def unpack_message(sent: tuple[Any, ...]) -> Message:
-    """The message with the fields from `fields_of`, without the fields that only the broker needs."""
+    """Return the message with the fields from `fields_of`, which lacks fields that only the broker needs."""
     id, queue, job, body, content_type, created_at, preview, rare = sent
     found = {
         "id": id,
@@ -156,20 +158,20 @@ def unpack_message(sent: tuple[Any, ...]) -> Message:
     return Message(**found)
 
 
-#: Maximum number of lines of a run, of characters in a line, and of characters in a progress text.
+#: Limits per run: number of lines, characters per line, and characters of a progress text.
 MAX_LINES, MAX_LINE, MAX_TEXT = 1_000, 1_000, 200
 
 #: Replaces the first line above MAX_LINES.
 NO_MORE = f"more than {MAX_LINES:,} lines, the rest is not kept"
 
-#: Maximum number of characters of a description of changes, since paths may be long, and of a stack.
+#: Maximum length of a description of changes, which may contain long paths, and of a stack, in characters.
 _MAX_CHANGES, MAX_STACK = 2_000, 100_000
 
 
 class Report(Struct, frozen=True):
-    """The progress, log lines and saved state that a slot's job has reported."""
+    """The progress, log lines and saved state reported by a slot's job."""
 
-    #: From 0 to 1; None if the job gave only the text.
+    #: From 0 to 1; None if only a text was reported.
     fraction: Annotated[float, Meta(ge=0, le=1)] | None = None
     text: Annotated[str, Meta(max_length=MAX_TEXT)] = ""
     #: Whether the report contains progress.
@@ -180,18 +182,18 @@ class Report(Struct, frozen=True):
 
 
 class Ready(Struct, frozen=True, tag=True):
-    """The process waits for jobs."""
+    """The process is ready for jobs."""
 
 
 class Stack(Struct, frozen=True, tag=True):
-    """The stack of the job in a slot; "" if no job runs there."""
+    """The stack of a slot's job; "" if the slot is idle."""
 
     slot: int
     text: Annotated[str, Meta(max_length=MAX_STACK)]
 
 
 class Reported(Struct, frozen=True, tag=True):
-    """The job of a slot reports its progress or log lines."""
+    """A slot's job reports progress, log lines or saved state."""
 
     slot: int
     report: Report
@@ -205,12 +207,12 @@ class Ended(Struct, frozen=True, tag=True):
 
 
 class Changed(Struct, frozen=True, tag=True):
-    """Jobs have left changes in the process; the text describes them."""
+    """Jobs have changed the process in the described way."""
 
     changes: Annotated[str, Meta(max_length=_MAX_CHANGES)]
 
 
-#: What a process with slots may send.
+#: The frames that a process with slots may send.
 FromSlot = Ready | Stack | Reported | Ended | Changed
 
 _encoder = msgpack.Encoder()
@@ -218,10 +220,10 @@ _decoder: msgpack.Decoder[FromSlot] = msgpack.Decoder(FromSlot)
 
 
 def pack_answer(answer: FromSlot) -> bytes:
-    """A frame from a slot to the parent."""
+    """Return a frame from a slot to the parent."""
     try:
         payload = _encoder.encode(answer)
-    except UnicodeEncodeError:  # a job's own text may contain lone surrogates
+    except UnicodeEncodeError:  # a job's text may contain lone surrogates
         payload = _encoder.encode(_printable(to_builtins(answer, builtin_types=(bytes,))))
     return len(payload).to_bytes(HEADER, "big") + payload
 
@@ -238,7 +240,7 @@ def _printable(value: Any) -> Any:
 
 
 def unpack_answer(payload: bytes) -> FromSlot:
-    """The answer that `pack_answer` packed, in a process that runs user code. Raises InvalidFrame."""
+    """Return the answer in a frame from a process that runs user code. Raises InvalidFrame."""
     try:
         return _decoder.decode(payload)
     except (DecodeError, ValidationError, RecursionError) as error:
@@ -246,5 +248,5 @@ def unpack_answer(payload: bytes) -> FromSlot:
 
 
 def changed(changes: str) -> bytes:
-    """The frame that reports changes that a job has left in its process."""
+    """Return the frame that reports a job's changes to its process."""
     return pack_answer(Changed(changes[:_MAX_CHANGES]))

@@ -1,4 +1,4 @@
-"""The two ends of the socket pair between the parent and a child: one is blocking, the other belongs to asyncio."""
+"""The two ends of the socket pair between the parent and a child: a blocking one, and one for asyncio."""
 
 import asyncio
 import pickle
@@ -14,12 +14,12 @@ _READ = 65_536
 #: Returned by BlockingPipe.read if no frame arrives in time.
 TIMED_OUT: tuple[Any, ...] = ("timed out",)
 
-#: The kernel's format of a duration: seconds and microseconds.
+#: The kernel's format for a duration, in seconds and microseconds.
 _TIMEVAL = struct.Struct("@ll")
 
 
 class BlockingPipe:
-    """A child's end of its socket pair, with blocking reads and writes."""
+    """A child's end of the socket pair, with blocking reads and writes."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -29,13 +29,12 @@ class BlockingPipe:
         self._timeout: float | None = None
 
     def fileno(self) -> int:
-        """The socket's descriptor."""
         return self._socket.fileno()
 
     def read(self, within: float | None = None) -> tuple[Any, ...] | None:
-        """The next frame from the parent, or None if the parent is gone.
+        """Return the next frame from the parent, or None if the parent is gone.
 
-        TIMED_OUT if no frame starts in time. The rest of a started frame may take any time.
+        Returns TIMED_OUT if no frame starts in time. The rest of a frame that has started may take any time.
         """
         data = self._data
         if not data:
@@ -57,15 +56,16 @@ class BlockingPipe:
         return pickle.loads(data[HEADER:end])  # type: ignore[no-any-return]
 
     def _filled(self, data: bytes, size: int) -> bytes:
-        """These bytes, and the following ones up to this size; fewer if the parent is gone."""
-        # For a body of megabytes: without MSG_WAITALL, many small pieces would have to be joined.
+        """Read until the data has this size; less if the parent is gone."""
+        # Without MSG_WAITALL, a body of megabytes would arrive in many small pieces.
         while len(data) < size and (more := self._socket.recv(size - len(data), socket.MSG_WAITALL)):
             data += more
         return data
 
     def _wait_for(self, within: float | None) -> None:
-        """Make the kernel end a read after `within` seconds. A poll before each read would cost a system call per
-        job."""
+        """Let the kernel time reads out after `within` seconds. Polling before each read would cost a system call per
+        job.
+        """
         self._timeout = within
         seconds = within or 0.0
         limit = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
@@ -73,9 +73,9 @@ class BlockingPipe:
 
 
 class SlotPipe(asyncio.Protocol):
-    """The parent's end of a slot's socket pair. The transport buffers frames that the slot has not read yet."""
+    """The parent's end of a slot's socket pair. The transport buffers frames that the slot hasn't read."""
 
-    #: Sends a complete frame. A closed socket pair is reported by `on_end`, not here.
+    #: Sends a complete frame. Reports no error, since `on_end` is called when the socket pair is closed.
     write: Callable[[bytes], None]
 
     def __init__(
@@ -85,7 +85,9 @@ class SlotPipe(asyncio.Protocol):
         on_answer: Callable[[FromSlot], None],
         on_end: Callable[[str], None],
     ) -> None:
-        """`on_success` gets the slot whose job returned: `slot`, unless the child names another one."""
+        """`on_success` is called with the number of the successful slot, which is `slot` unless the child names
+        another.
+        """
         self._slot = slot
         self._on_success = on_success
         self._on_answer = on_answer
@@ -95,7 +97,7 @@ class SlotPipe(asyncio.Protocol):
         self._why = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not an isinstance check, because uvloop's transport is not a subclass.
+        # isinstance fails for uvloop's transport
         self._transport = cast(asyncio.Transport, transport)
         self.write = self._transport.write
 
@@ -118,7 +120,7 @@ class SlotPipe(asyncio.Protocol):
         self._frames = None if frames.empty else frames
 
     def abort(self, why: str) -> None:
-        """Close the socket pair because of an error of the slot; `why` describes it."""
+        """Close the socket pair because of the slot's error, described by `why`."""
         self._why = why
         self._transport.abort()
 

@@ -1,1 +1,1 @@
-"""The worker's parent process: its broker session, the task of each slot, orders, journal records and shutdown."""
+"""The worker's parent process: broker session, slot tasks, orders, journal records and shutdown."""

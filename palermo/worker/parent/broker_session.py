@@ -1,4 +1,4 @@
-"""Keeps the worker's session with its broker open: reopens it after a loss, with growing pauses."""
+"""Keeps the worker's broker session open, reopening it after a loss with growing pauses."""
 
 import asyncio
 import gc
@@ -15,29 +15,29 @@ from palermo.errors import BrokerError, BrokerUnavailable, NotFound, PalermoErro
 
 log = logging.getLogger("palermo.worker")
 
-#: Maximum seconds between two attempts to open a session; the pause starts at half a second and doubles each time.
+#: Maximum seconds between attempts to open a session. The pause starts at half a second and doubles each time.
 MAX_PAUSE = 30.0
 
-#: Seconds after which a burst worker gives up.
+#: Seconds until a burst worker gives up.
 BURST_TIMEOUT = 30.0
 
-#: Seconds after which a session counts as good: the first attempt after its loss does not wait.
+#: Seconds after which a session counts as good, so that there is no pause before the first attempt after its loss.
 _GOOD_AFTER = 5.0
 
 
-#: Maximum seconds for closing a session: a lost one may not answer.
+#: Maximum seconds for closing a session, since a lost one may not answer.
 _CLOSE_TIMEOUT = 5.0
 
 
 class BrokerSession(Struct, frozen=True, eq=False):
-    """An open session, and the worker's consumer in it."""
+    """An open session and the worker's consumer."""
 
     broker: Broker
     consumer: Consumer
 
 
 class BrokerSessions:
-    """Keeps a session with the broker open, and replaces it when it is lost."""
+    """Keeps a broker session open, and replaces it when it is lost."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class BrokerSessions:
         lost: Callable[[], None],
         ending: Callable[[Broker], Awaitable[None]],
     ) -> None:
-        """`lost` is called as soon as a session is given up; `ending` is awaited before any session is closed."""
-        #: The parameters of the next session.
+        """`lost` is called when a session is given up; `ending` is awaited before any session is closed."""
+        #: The parameters for opening sessions.
         self._parameters = session
         self._give_up = give_up
-        #: Number of attempts to open a session since the last good one, and when the latest session was opened.
+        #: Number of attempts since the last good session, and when the latest session was opened.
         self._attempts = 0
         self._opened_at: float | None = None
         self._consume = consume
@@ -61,32 +61,30 @@ class BrokerSessions:
         self._on_loss = lost
         self._before_end = ending
         self._ended = asyncio.Event()
-        #: The current session, if any; `available` is set while it exists.
+        #: The current session, if any. `available` is set while there is one.
         self.current: BrokerSession | None = None
         self.available = asyncio.Event()
 
     async def keep_open(self) -> None:
-        """Open a session, wait until it is lost, and open the next. Returns only to give up. Raises the same as
-        `_open`."""
+        """Open a session, wait for its loss, and repeat. Returns only to give up. Raises the same errors as `_open`."""
         while (broker := await self._open()) is not None:
             await self._use(broker)
             self._parameters = broker.after_failure()
-            # A lost session is a megabyte of objects in reference cycles with its errors. The collector runs late: a
-            # worker of 40 slots held nine such sessions, and its memory did not shrink again.
+            # A lost session is a megabyte of objects in reference cycles with its errors, which are collected late: a
+            # worker with 40 slots held nine of them, and its memory didn't shrink again.
             del broker
             gc.collect()
 
     async def _open(self) -> Broker | None:
-        """Open a session, however long that takes. None only for a worker that gives up, after 30 seconds.
+        """Open a session, however long that takes. Returns None only if a burst worker gives up after 30 seconds.
 
-        A worker's first session must be possible: StoreInvalid, UrlInvalid and BrokerRefused (a wrong password or
-        virtual host) are raised then. Later, a full disk, a replaced file or a changed password is retried like any
-        other problem.
+        A problem with the first session (StoreInvalid, UrlInvalid or BrokerRefused, such as a wrong password or virtual
+        host) is raised. For later sessions it is retried like any other problem.
         """
         started = time.monotonic()
         first = self._opened_at is None
         if self._opened_at is not None and started - self._opened_at < _GOOD_AFTER:
-            # Sessions that open and are lost immediately would cause a storm of attempts without a pause.
+            # Counted, because sessions that are lost immediately would otherwise cause attempts without a pause.
             self._attempts += 1
             await asyncio.sleep(backoff(self._attempts, random.random()))
         else:
@@ -105,7 +103,7 @@ class BrokerSessions:
             self._attempts += 1
             wait = backoff(self._attempts, random.random())
             if self._give_up:
-                # The last attempt comes when the time is up, not a whole pause before.
+                # Make the last attempt when the time is up, not up to a whole pause before.
                 wait = min(wait, started + BURST_TIMEOUT - time.monotonic())
             if wait <= 0:
                 log.error("broker unavailable, giving up broker=%s error=%r", self._parameters.address, str(trouble))
@@ -120,7 +118,7 @@ class BrokerSessions:
             await asyncio.sleep(wait)
 
     async def _use(self, broker: Broker) -> None:
-        """Take jobs in a session until it is lost, and close it."""
+        """Take jobs in a session until it is lost, then close it."""
         session: BrokerSession | None = None
         watch: asyncio.Task[None] | None = None
         try:
@@ -146,7 +144,7 @@ class BrokerSessions:
                 await _close(broker, session)
 
     async def _watch(self, session: BrokerSession) -> None:
-        """Notice the loss of a session even while every slot is busy and none uses it."""
+        """Detect the loss of a session even while every slot is busy."""
         try:
             error = await session.broker.lost()
         except BrokerError as raised:
@@ -154,7 +152,7 @@ class BrokerSessions:
         self.lose(session, error)
 
     def lose(self, session: BrokerSession, error: Exception) -> None:
-        """Give up a session that is lost or unusable. Only the first call for a session has an effect."""
+        """Give up a session that is lost or unusable. Only the first call for each session has an effect."""
         if session is self.current:
             log.warning("connection lost broker=%s error=%r", session.broker.describe(), str(error))
             self.current = None
@@ -164,10 +162,10 @@ class BrokerSessions:
 
 
 def check_cancelled() -> None:
-    """Raise CancelledError if this task was cancelled. Call this where a broker's error is caught and work continues.
+    """Raise CancelledError if this task was cancelled. Call it where a broker error is caught and work continues.
 
-    `asyncio.gather` drops its own cancellation if one of its tasks fails in the same iteration of the loop. That
-    happens to a worker that was suspended for a while, and then receives both a lost connection and a TERM.
+    `asyncio.gather` drops its own cancellation if one of its tasks fails in the same loop iteration. This happens when
+    a worker that was suspended receives a lost connection and a TERM together.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():
@@ -181,8 +179,7 @@ async def _close(broker: Broker, session: BrokerSession | None) -> None:
                 if session is not None:
                     await session.consumer.close()
     finally:
-        # Also when the worker ends in the meantime: waiting on a silent connection would keep the process alive
-        # forever.
+        # Even when the worker is ending, since waiting on a silent connection would keep the process alive forever.
         with suppress(PalermoError, OSError, TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await broker.close()
@@ -190,9 +187,9 @@ async def _close(broker: Broker, session: BrokerSession | None) -> None:
 
 
 def backoff(attempt: int, chance: float) -> float:
-    """Seconds to wait after this many failed attempts: at most 0.5, 1, 2, 4 … 30, and at least half of that.
+    """Return the seconds to wait after a number of failed attempts: at most 0.5, 1, 2, 4 … 30, and at least half of
+    that.
 
-    `chance`, a number from 0 to 1, decides the other half, so that many workers do not reconnect at the same
-    instant.
+    `chance`, from 0 to 1, decides the other half, so that workers don't all reconnect at the same time.
     """
     return min(MAX_PAUSE, 0.5 * 2.0 ** min(attempt - 1, 10)) * (0.5 + chance / 2)

@@ -1,4 +1,4 @@
-"""Reports a worker and its jobs: in the journal, in the log, and in listings while the jobs run."""
+"""Reports the events of a worker and its jobs: in the journal, in the log, and as progress in listings."""
 
 import asyncio
 import logging
@@ -40,39 +40,39 @@ from palermo.worker.parent.shutdown import RestartReason
 
 log = logging.getLogger("palermo.worker")
 
-#: Seconds that a job with a kept result waits for the journal before it is acknowledged; and while the journal is known
-#: to be unavailable.
+#: Seconds that a job with a kept result waits for the journal before it is acknowledged, normally and while the journal
+#: is known to be unavailable.
 STORE_TIMEOUT, AWAY_TIMEOUT = 10.0, 0.5
 
-#: Seconds that the worker's shutdown waits for its journal.
+#: Seconds that the shutdown waits for the journal.
 _CLOSE_TIMEOUT = 2.0
 
-#: Seconds between two log lines about queues that refuse results.
+#: Minimum seconds between log lines about queues that refuse results.
 _LOG_EVERY = 60.0
 
 #: Maximum number of characters of an error's text.
 _MAX_TEXT = 500
 
 
-#: Counts one run: its outcome, its queue and its job, and the seconds that it waited and ran.
+#: Counts a run by outcome, queue and job, with the seconds that it waited and ran.
 CountRun = Callable[[str, str, str, float | None, float | None], None]
 
 
 class JobEvents:
-    """Converts the events of a worker and of its slots to journal records."""
+    """Converts the events of a worker and its slots to journal records."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        #: Counts a run for the worker's metrics, at every journal level; None without metrics.
+        #: Counts a run for the worker's metrics at any journal level; None without metrics.
         self.count_run: CountRun | None = None
-        #: Whether each successful run gets a record.
+        #: Whether each successful run is recorded.
         self._every_run = RecordKind.SUCCEEDED in recorder.wanted
         self._warned = False
         #: When a refused result was last logged, by the monotonic clock.
         self._refusal_logged_at = -math.inf
 
     def worker_started(self, info: WorkerInfo) -> None:
-        """Record that the worker starts."""
+        """Record that the worker has started."""
         said = {
             "worker": info.id,
             "host": info.host,
@@ -84,13 +84,13 @@ class JobEvents:
         self.recorder.add(RecordKind.WORKER_UP, said | ({"release": info.release} if info.release else {}))
 
     async def session_ends(self, broker: Broker) -> None:
-        """Write the records of this session, if it can still be used; otherwise the next session writes them."""
+        """Write this session's records. If it is lost, the next session will write them."""
         if not broker.is_lost:
             await self.recorder.flush(_CLOSE_TIMEOUT)
         self.recorder.detach()
 
     async def worker_ended(self, info: WorkerInfo, code: int | RestartReason) -> None:
-        """Record that the worker ends or restarts, and wait at most 2 s until all records are written."""
+        """Record that the worker ends or restarts, and wait up to 2 s for all records to be written."""
         said = {"worker": info.id, "processed": info.processed, "failed": info.failed}
         self.recorder.add(
             RecordKind.WORKER_DOWN, said | ({"code": code} if isinstance(code, int) else {"restarts": True})
@@ -103,7 +103,7 @@ class JobEvents:
             )
 
     def recurring_published(self, jobs: Sequence[Message]) -> None:
-        """Record the due recurring jobs that this worker, as the leader, has published."""
+        """Record the recurring jobs that this worker has published as the leader."""
         for job in jobs:
             fields = {"name": job.extra.get(RECURRING, ""), "id": job.id, "job": job.job, "queue": job.queue}
             self.recorder.add(RecordKind.FIRED, fields)
@@ -111,29 +111,29 @@ class JobEvents:
             self.recorder.add(RecordKind.ENQUEUED, {"id": job.id, "job": job.job, "queue": job.queue})
 
     def run_began(self, slot: int, message: Message, at: float) -> None:
-        """Record the start of a run in a slot, at this Unix time."""
+        """Record the start of a run at this Unix time."""
         if self._every_run:
             self.recorder.tentative[slot] = partial(_started, slot, message, at)
             self.recorder.remind()
 
     def run_limited(self, slot: int, message: Message, demand: LimitDemand) -> None:
-        """Record that a job was deferred because of its limit or rate."""
+        """Record that a job was deferred by its limit or rate."""
         if self._every_run:
             said = {"key": demand.key, "limit": demand.limit, "rate": demand.written}
             said = {name: value for name, value in said.items() if value}
             self.recorder.add(RecordKind.LIMITED, {**_run(slot, message), **said})
 
     def job_reported(self, slot: int, message: Message, kind: RecordKind, said: Mapping[str, Any]) -> None:
-        """Record a log line or the progress of the job in a slot."""
+        """Record a log line or the progress of a slot's job."""
         self.recorder.add(kind, {**_run(slot, message), **said})
 
     async def store_result(
         self, slot: int, message: Message, result: Result, *, began_at: float, ended_at: float, by: str = ""
     ) -> bool:
-        """Store the end of a job with a kept result before the job is acknowledged. Returns whether it was written.
+        """Store the end of a job with a kept result, before the job is acknowledged. Returns whether it was stored.
 
-        Waits 10 s for an unavailable journal, or half a second once that is known. Then the job is acknowledged
-        without its record, because the journal must not stop the work.
+        Waits 10 s for an unavailable journal, or half a second once that is known. The job is then acknowledged without
+        a record, because the journal must not stop the work.
         """
         kind, more = _kind(result, by)
         kept = isinstance(result, Succeeded) and (result.value is not None or result.refused)
@@ -171,10 +171,10 @@ class JobEvents:
         by: str = "",
         written: bool = False,
     ) -> None:
-        """Record that a run has ended with this result.
+        """Record the end of a run with this result.
 
-        If not `settled`, the broker could not store the settlement, and the job may run again. A job that was
-        cancelled before it ran has `began_at` = `ended_at`. `written` is the return value of `store_result`.
+        `settled` is false if the broker couldn't store the settlement, in which case the job may run again. For a job
+        cancelled before it ran, `began_at` equals `ended_at`. `written` is the return value of `store_result`.
         """
         more: Mapping[str, Any]
         kind, more = (RecordKind.SUCCEEDED, {}) if result is SUCCEEDED else _kind(result, by)
@@ -191,13 +191,13 @@ class JobEvents:
         if not written and kind in self.recorder.wanted:
             said = {**_run(slot, message, wait=wait, took=took), **more}
             if RUN_ENDS[kind] or message.attempt == 1:
-                # Here and not at its enqueue, which would cost a program much: until now the broker has the arguments.
-                # A waiting retry may be cancelled there, and no worker records its end.
+                # Recording the arguments at the enqueue would be costly for the program, and until now the broker has
+                # had them. A waiting retry may be cancelled there, and then no worker records its end.
                 said |= self.recorder.arguments(message)
             self.recorder.add(kind, said, at=ended_at)
 
     def result_refused(self, settlement: Fail | Reschedule, error: PalermoError) -> None:
-        """Log that a queue refuses the result of a job, at most once a minute."""
+        """Log that a queue refuses a job's result, at most once a minute."""
         if time.monotonic() - self._refusal_logged_at < _LOG_EVERY:
             return
         self._refusal_logged_at = time.monotonic()
@@ -210,9 +210,11 @@ class JobEvents:
     def adopted_run_ended(
         self, worker: str, message: Message, result: Result, *, began_at: float, ended_at: float
     ) -> None:
-        """Record the end of a run whose session was lost, once an adopted delivery of the job is settled with it.
+        """Record the end of a run whose session was lost, after an adopted delivery of the job is settled with its
+        result.
 
-        `worker` is the tag of the slot that ran it. Its worker has counted the run, and recorded it as released.
+        `worker` is the tag of the slot that ran it. The worker that ran it has counted the run and recorded it as
+        released.
         """
         kind, more = _kind(result, "")
         wait, took = _times(message, began_at, ended_at)
@@ -221,9 +223,9 @@ class JobEvents:
 
 
 def _run(slot: int | str, message: Message, *, wait: float | None = None, took: float | None = None) -> dict[str, Any]:
-    """The common fields of all records of a run; `wait` and `took` are in seconds.
+    """Return the fields common to all records of a run. `wait` and `took` are in seconds.
 
-    `slot` is the number of a slot of this worker, or the tag of another worker's slot.
+    `slot` is a slot number of this worker, or the tag of another worker's slot.
     """
     said: dict[str, Any] = {
         "id": message.id,
@@ -240,17 +242,17 @@ def _run(slot: int | str, message: Message, *, wait: float | None = None, took: 
 
 
 def _times(message: Message, began_at: float, ended_at: float) -> tuple[float | None, float | None]:
-    """The seconds that a job waited and ran; None if unknown, or if it did not run."""
+    """Return the seconds that a job waited and ran; None if unknown, or if it didn't run."""
     return message.waited(began_at), (ended_at - began_at if ended_at > began_at else None)
 
 
 def _started(slot: int, message: Message, at: float) -> dict[str, Any]:
-    """The record of a run that started at this Unix time."""
+    """Return the record of a run that started at this Unix time."""
     return {"kind": RecordKind.STARTED, "at": round(at, 3), **_run(slot, message, wait=message.waited(at))}
 
 
 def _kind(result: Result, by: str) -> tuple[RecordKind, Mapping[str, Any]]:
-    """The kind of journal record for a result, and its fields."""
+    """Return the kind of journal record for a result, and its fields."""
     match result:
         case Succeeded(adds=adds) if adds:
             return RecordKind.EXPANDED, {}
@@ -277,7 +279,7 @@ def _error(failure: Failure) -> dict[str, str]:
     return {"error": failure.exception_class, "message": failure.message[:_MAX_TEXT]}
 
 
-#: What a settlement does, in a word or two.
+#: A short description of each settlement.
 SETTLED: Mapping[type[Settlement], str] = {
     Ack: "acknowledged",
     Fail: "failed",
@@ -287,16 +289,16 @@ SETTLED: Mapping[type[Settlement], str] = {
 
 
 def log_step(step: str, slot: int, message: Message, more: str = "", *values: str) -> None:
-    """Log, at level DEBUG, that a job was received, started or settled; `more` ends the line's format."""
+    """Log at level DEBUG that a job was received, started or settled. `more` is appended to the format string."""
     text = f"job {step} id=%s job=%s queue=%s attempt=%d slot=%d{more}"
     log_event(log, logging.DEBUG, text, *_job_values(slot, message), *values)
 
 
 def log_end(slot: int, message: Message, result: Result, *, began: float, ran: bool, by: str, resumes: bool) -> None:
-    """Log how a run ended that started at the Unix time `began`.
+    """Log how a run ended; `began` is its start in Unix time.
 
-    For a cancelled job, `ran` is whether it had started, and `by` the user who cancelled it, "" if unknown.
-    `resumes` is whether the run has saved something for the next one.
+    For a cancelled job, `ran` is whether it had started, and `by` is the user who cancelled it, or "". `resumes` is
+    whether the run has saved state for the next one.
     """
     named = _job_values(slot, message)
     match result:
@@ -337,7 +339,7 @@ def log_end(slot: int, message: Message, result: Result, *, began: float, ran: b
 
 
 def log_success(slot: int, message: Message, began: float, *, skipped: bool = False) -> None:
-    """Log that a job has returned, or was skipped."""
+    """Log that a job has returned or was skipped."""
     log_event(
         log,
         logging.INFO,
@@ -349,12 +351,14 @@ def log_success(slot: int, message: Message, began: float, *, skipped: bool = Fa
 
 
 def _job_values(slot: int, message: Message) -> tuple[str, str, str, int, int]:
-    """The values in every log line about a job, in order."""
+    """Return the values in every log line about a job, in order."""
     return message.id, message.job, message.queue, message.attempt, slot
 
 
 def _traceback(failure: Failure) -> dict[str, str]:
-    """The `extra` of a log record; the formatters write it below the line, or in JSON as `traceback`."""
+    """Return the `extra` of a log record with a traceback, which is written below the line, or in JSON as
+    `traceback`.
+    """
     return {"stacks": failure.stack_trace.rstrip()}
 
 
@@ -363,18 +367,18 @@ def _error_line(failure: Failure) -> str:
     return f"{failure.exception_class}: {text}"
 
 
-#: Seconds between two journal records of one job's progress, and between two times that its saved state is sent to the
-#: broker. If the worker dies, the items of this time are repeated.
+#: Minimum seconds between journal records of a job's progress, and between transfers of its saved state to the broker.
+#: If the worker dies, the items of this period are repeated.
 RECORD_EVERY = 1.0
 
-#: Number of a job's latest lines that a worker keeps; the journal has all of them.
+#: Number of a job's latest lines kept by a worker. The journal keeps all of them.
 KEPT_LINES = 100
 
 Write = Callable[[RecordKind, Mapping[str, Any]], None]
 
 
 class Progress:
-    """The progress, log lines and saved state of the current job of one slot."""
+    """The progress, log lines and saved state of a slot's current job."""
 
     __slots__ = (
         *("_reported", "_save", "_timer", "_unsaved", "_unwritten", "_write"),
@@ -386,19 +390,19 @@ class Progress:
 
         `save` stores the job's saved state on the broker, at most once a second.
         """
-        #: Whether a job runs. A report after its end is dropped: it must not count for the slot's next job.
+        #: Whether a job is running. Later reports are dropped, so that they don't count for the slot's next job.
         self.runs = False
         self.fraction: float | None = None
         self.text = ""
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
-        #: The job's saved state; None if it has saved nothing.
+        #: The job's saved state, if any.
         self.saved: str | None = None
         self._write = write
         self._save = save
         self._timer: asyncio.TimerHandle | None = None
-        #: Whether the job has reported anything; whether its latest progress is not yet recorded.
+        #: Whether the job has reported anything, and whether its latest progress isn't recorded yet.
         self._reported = self._unwritten = False
-        #: Saved state that the broker does not have yet.
+        #: Saved state that isn't on the broker yet.
         self._unsaved: str | None = None
 
     def add(self, report: Report) -> None:
@@ -419,7 +423,7 @@ class Progress:
             self._timer = asyncio.get_running_loop().call_later(RECORD_EVERY, self._tick)
 
     def end(self) -> str | None:
-        """Record the job's last progress at its end, and reset. Returns its saved state."""
+        """Record the job's last progress, and reset. Returns its saved state."""
         saved, self.runs = self.saved, False
         if self._reported:
             self._forget()

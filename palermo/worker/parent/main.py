@@ -1,4 +1,4 @@
-"""The main function of the parent process. Imported after the template is forked, which does not need it."""
+"""The parent's main function. Imported only after the fork, because the template doesn't need it."""
 
 import asyncio
 import gc
@@ -19,17 +19,17 @@ from palermo.worker.pools.forked_pool import ForkedPool
 from palermo.worker.process import set_title
 from palermo.worker.signals import Action, SignalRow, ignore_signals, listen
 
-#: Seconds between two checks for dead orphans.
+#: Seconds between checks for dead orphans.
 _REAP_EVERY = 1.0
 
 
 async def run_parent(
     options: WorkerOptions, pool: ForkedPool, *, host: str, metrics: socket.socket | None, starter: IO[bytes] | None
 ) -> int | RestartReason:
-    """Run the worker. Returns its exit code, or the reason to restart. Raises the same as run_worker.
+    """Run the worker. Returns its exit code or the reason to restart. Raises the same errors as run_worker.
 
-    One line is written to `starter`, which is then closed: the reason why the worker cannot start, or empty if it
-    can. The caller has disabled the garbage collector; this enables it once the imports are done.
+    Writes one line to `starter` and closes it: the reason why the worker can't start, or an empty line. The caller has
+    disabled the garbage collector; it is enabled here after the imports.
     """
     loop = asyncio.get_running_loop()
     importing = asyncio.ensure_future(pool.start())
@@ -38,8 +38,8 @@ async def run_parent(
     ended: Worker | None = None
 
     def cancel(row: SignalRow) -> None:
-        # Before the modules are imported, no job can run: every signal that ends a worker ends this one immediately. On
-        # RENEW the worker restarts, since the code may have changed during the import.
+        # Before the modules are imported, no job can run, so a signal that ends a worker does so immediately. RENEW
+        # restarts it, because the code may have changed during the import.
         if row.action.ends or row.action is Action.RENEW:
             asked.append(row.action)
             importing.cancel()
@@ -51,10 +51,10 @@ async def run_parent(
     orphans = asyncio.ensure_future(_reap_orphans(but=pool.children.template)) if os.getpid() == 1 else None
     set_title(f"palermo worker: importing {','.join(options.modules)}")
     try:
-        # The broker's module takes longest to import. In the meantime the template imports the jobs.
+        # The broker's module takes longest to import. Meanwhile, the template imports the jobs.
         with suppress(PalermoError, ImportError, AttributeError):  # opening the session raises the better error
             opener(options.settings.address)
-        # Frozen, so that the first full collection, before the first job, skips all imported objects.
+        # Exempt imported objects from the first full collection, which comes before the first job.
         gc.freeze()
         gc.enable()
         registered = await importing
@@ -115,14 +115,14 @@ async def run_parent(
 
 def _tell_starter(starter: IO[bytes] | None, why: str) -> None:
     if starter is not None:
-        with suppress(OSError), starter:  # the starter may have ended in the meantime
+        with suppress(OSError), starter:  # the starter may have ended
             starter.write(f"{why}\n".encode(errors="replace"))
 
 
 async def _reap_orphans(*, but: int) -> None:
-    """As process 1 of a container, reap orphaned processes of jobs about once a second; never the child `but`.
+    """As process 1 of a container, reap orphaned processes of jobs every second, except the child `but`.
 
-    It polls, because one SIGCHLD may stand for any number of children.
+    Polls, because one SIGCHLD may stand for several children.
     """
     while True:
         await asyncio.sleep(_REAP_EVERY)

@@ -1,8 +1,7 @@
-"""The orders to a worker, in one table that the code and the documentation read.
+"""The orders to a worker, in a table read by the code and the documentation.
 
-The command line or a program sends an order through the broker to all workers or to named ones, and each answers.
-Orders have the same effect as signals, except that the order `resume` also ends `quiet`, while no signal undoes
-TSTP.
+The command line or a program sends an order through the broker to some or all workers, and each answers. Orders have
+the same effect as signals, except that `resume` also ends `quiet`, while no signal undoes TSTP.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ log = logging.getLogger("palermo.worker")
 
 
 class OrderRow(Struct, frozen=True):
-    """One row of the table."""
+    """A row of the table."""
 
     action: str
     #: What the worker does.
@@ -73,7 +72,7 @@ ORDERS: tuple[OrderRow, ...] = (
 
 
 class StackDumps:
-    """Collects the stacks of one worker, and writes them to its log."""
+    """Collects the worker's stacks, and writes them to its log."""
 
     def __init__(self, pool: Pool, slots: Sequence[SlotTask]) -> None:
         self._pool = pool
@@ -81,7 +80,9 @@ class StackDumps:
         self._asking = asyncio.Lock()
 
     async def each(self) -> AsyncIterator[tuple[RunningJob | None, str]]:
-        """The stacks of every running job, then of this process; one after another, because they share a file."""
+        """Yield the stacks of every running job, then of this process. Sequential, because all are written to one
+        file.
+        """
         async with self._asking:
             for slot in self._slots:
                 jobs, began = slot.jobs, slot.started_at
@@ -102,7 +103,7 @@ class StackDumps:
 
 
 def own_stacks() -> str:
-    """The stacks of this process's threads and asyncio tasks."""
+    """Return the stacks of this process's threads and asyncio tasks."""
     parts = [thread_stacks()]
     for task in sorted(asyncio.all_tasks() - {asyncio.current_task()}, key=lambda task: task.get_name()):
         frames = traceback.StackSummary.from_list(
@@ -118,12 +119,12 @@ def own_stacks() -> str:
 #: Seconds that the answer to `cancel` waits for the job to end.
 _CANCEL_TIMEOUT = 3.0
 
-#: Maximum number of characters of stacks in an answer, which is one message and contains them twice.
+#: Maximum length of stacks in an answer, a single message that contains them twice.
 _MAX_TEXT = 2_000_000
 
 
 class Orders:
-    """Executes the orders to one worker."""
+    """Executes the orders to a worker."""
 
     def __init__(
         self,
@@ -134,7 +135,7 @@ class Orders:
         act: Callable[[Action], None],
         state: Callable[[], str],
     ) -> None:
-        """`act` does an action, as on a signal; `state` returns the worker's state."""
+        """`act` performs an action as for a signal; `state` returns the worker's state."""
         self._pool = worker.pool
         self._outcomes = worker.outcomes
         self._slots = slots
@@ -156,7 +157,7 @@ class Orders:
     async def obey(self, order: WorkerCommand) -> Mapping[str, Any] | None:
         """Execute the order, and return the values of the answer.
 
-        None if the order is not for this worker, or has an unknown action.
+        Returns None if the order isn't for this worker, or its action is unknown.
         """
         obey = self._handlers.get(order.action)
         if obey is None:
@@ -172,7 +173,7 @@ class Orders:
             return {"error": str(error)}
 
     async def _do(self, action: Action, order: WorkerCommand) -> Mapping[str, Any]:
-        """Do an action, as on a signal."""
+        """Perform an action as for a signal."""
         jobs = {"jobs": sum(slot.busy for slot in self._slots)} if action.ends else {}
         self._act(action)
         return {"state": self._state(), **jobs}
@@ -187,11 +188,11 @@ class Orders:
         return {"text": "\n\n".join(parts)[:_MAX_TEXT], "stacks": stacks}
 
     async def _cancel(self, order: WorkerCommand) -> Mapping[str, Any] | None:
-        # A job of a batch cannot be ended without the others.
+        # A job in a batch can't be ended without the others.
         slots = [slot for slot in self._slots if [job.id for job in slot.jobs] == [order.id]]
         if not slots:
             ended = self._outcomes.last(order.id)
-            # A waiting retry has a cancel mark, and the worker that takes it drops it.
+            # A waiting retry has a cancel mark, so the next worker to receive it drops it.
             return None if ended is None or isinstance(ended.result, Retrying) else ended.answer()
         self._outcomes.cancelled_by[order.id] = order.by
         runs = [(slot, slot.started_at) for slot in slots]
@@ -225,7 +226,7 @@ class Orders:
         return {"known": [id for id in order.ids if id in known]}
 
     def outcome(self, id: str) -> Mapping[str, Any] | None:
-        """The state of a job that runs or has ended in this worker; None if it is unknown here."""
+        """Return the state of a job that runs or has ended in this worker; None if unknown."""
         for slot in self._slots:
             for message in slot.messages:
                 if message.id == id:

@@ -1,11 +1,11 @@
-"""The outcomes of jobs whose deliveries the broker took back: `Outcomes` keeps them, `AdoptedJobs` requests them.
+"""The outcomes of jobs whose deliveries the broker took back. `Outcomes` stores them, and `AdoptedJobs` requests them.
 
-RabbitMQ takes a job back if it is not acknowledged in time, or if its worker's connection is cut, while that worker
-still runs it. The worker that gets the job next adopts it: it keeps the delivery, runs other jobs in the slot, asks
-the first worker for the outcome and settles the delivery with it. The job runs again only if the first worker dies
-or does not know the outcome.
+RabbitMQ takes a job back if it isn't acknowledged in time, or if its worker's connection is cut, even though that
+worker still runs it. The worker that receives the job next adopts it: it keeps the delivery, runs other jobs in the
+slot, asks the first worker for the outcome, and settles the delivery with that. The job runs again only if the first
+worker dies or doesn't know the outcome.
 
-Outcomes are kept in memory only, for KEEP_FOR seconds: a worker that has ended cannot be asked.
+Outcomes are kept only in memory, for KEEP_FOR seconds, so a worker that has ended can't be asked.
 """
 
 import asyncio
@@ -31,14 +31,15 @@ from palermo.worker.parent.job_events import JobEvents
 
 log = logging.getLogger("palermo.worker")
 
-#: Seconds for which an outcome is kept that the broker does not have, and maximum number of outcomes of each kind.
+#: Seconds for which an unsettled outcome is kept, and the maximum number of outcomes of each kind.
 KEEP_FOR = 600.0
 MAX_OUTCOMES = 1_000
 
 
 def fingerprint(message: Message) -> str:
-    """A hash that differs for another message with the same id, either requeued or enqueued again with the user's
-    id."""
+    """Return a hash that distinguishes messages with the same id, after a requeue or another enqueue with the user's
+    id.
+    """
     import hashlib
 
     fields = (message.id, message.job, message.attempt, message.created_at, message.run_at, message.body)
@@ -51,21 +52,21 @@ class Outcome(Struct, frozen=True, kw_only=True):
     job: str
     queue: str
     result: Result
-    #: Whether the broker accepted its result; if not, it has requeued the job.
+    #: Whether the broker accepted the result. If not, it has requeued the job.
     settled: bool = False
-    #: The fingerprint of its message, the tag of the slot that ran it, and when the run started and ended, in Unix
-    #: seconds. Only set while the result isn't settled.
+    #: The message's fingerprint, the tag of the slot that ran it, and when the run started and ended, in Unix seconds.
+    #: Set only while the result isn't settled.
     mark: str = ""
     slot: str = ""
     began_at: float = 0.0
     ended_at: float = 0.0
-    #: Whether the journal already has the end, as for a job with a kept result.
+    #: Whether the end is already in the journal, as for a job with a kept result.
     written: bool = False
     #: The run's saved state, if any.
     saved: str | None = None
 
     def answer(self) -> dict[str, Any]:
-        """The values of the answer to the order `outcome`; `result_in` reads the result from it."""
+        """Return the answer to the order `outcome`, from which `result_in` reads the result."""
         plain: dict[str, Any] = to_builtins(self)
         if self.settled or not self.mark:
             plain = {name: plain[name] for name in ("job", "queue", "result", "settled")}
@@ -73,7 +74,9 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 def result_in(answer: Mapping[str, Any]) -> Result | None:
-    """The result in another worker's answer; None if the job still runs or was interrupted, or if it has none."""
+    """Return the result in another worker's answer; None if it contains none, or the job is running or was
+    interrupted.
+    """
     with suppress(ValidationError):
         result = convert(answer, Result)
         return None if isinstance(result, Interrupted) else result
@@ -81,13 +84,13 @@ def result_in(answer: Mapping[str, Any]) -> Result | None:
 
 
 class Outcomes:
-    """The outcomes that one worker remembers."""
+    """The outcomes remembered by one worker."""
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         #: The outcomes of the latest jobs, by id.
         self._ended: dict[str, Outcome] = {}
-        #: The outcomes that the broker does not have, by job, each with when it was kept.
+        #: The unsettled outcomes, by job id, each with the time when it was added.
         self._lost: dict[str, tuple[float, Outcome]] = {}
         #: The user who cancelled a running job, by job id.
         self.cancelled_by: dict[str, str] = {}
@@ -96,13 +99,13 @@ class Outcomes:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """The ids of the jobs whose deliveries the broker took back, and whose outcome is known."""
+        """The ids of jobs with a known outcome whose deliveries the broker took back."""
         while self._lost and self._now() - next(iter(self._lost.values()))[0] > KEEP_FOR:
             del self._lost[next(iter(self._lost))]
         return tuple(self._lost)
 
     def ended(self, message: Message, result: Result, *, settled: bool) -> None:
-        """Remember the outcome of a job. If it is settled now, an earlier outcome is no longer needed."""
+        """Remember the outcome of a job. A settled one replaces any earlier outcome."""
         if settled:
             self._lost.pop(message.id, None)
         result = without_step(result) if settled else result
@@ -121,35 +124,35 @@ class Outcomes:
         return self._ended.get(id)
 
     def find(self, id: str) -> Outcome | None:
-        """The outcome for another worker, else the outcome of the last run; None if neither is known."""
+        """Return the outcome for another worker, or else that of the last run; None if unknown."""
         return self._lost[id][1] if id in self.lost else self._ended.get(id)
 
     def known(self, ids: Iterable[str]) -> set[str]:
-        """The jobs with a known outcome."""
+        """Return the jobs whose outcome is known."""
         return {*ids} & {*self.lost, *self._ended}
 
 
-#: Maximum number of jobs that one worker adopts. Further ones go back to their queue, after a pause in seconds.
+#: Maximum number of jobs that a worker adopts. Others are requeued after a pause in seconds.
 MAX_ADOPTED = 100
 _RELEASE_PAUSE = 1.0
 
-#: Seconds between two requests to the other worker, and timeout of an answer.
+#: Seconds between requests to the other worker, and timeout of an answer.
 _ASK_EVERY, _ANSWER_TIMEOUT = 1.0, 1.0
 
-#: Number of unanswered requests after which the job is requeued; its next worker checks which workers live.
+#: Number of unanswered requests after which the job is requeued. Its next worker checks which workers are alive.
 _MAX_SILENCE = 3
 
 
 class Adoption(Enum):
-    """What became of a delivery whose job another worker started."""
+    """What happens to a delivery whose job was started by another worker."""
 
-    ADOPTED = auto()  #: settled once that worker reports the outcome
-    COPY = auto()  #: that worker runs the job from another message
-    NOT_RUNNING = auto()  #: that worker doesn't run the job, or has settled it
+    ADOPTED = auto()  # settled once that worker reports the outcome
+    COPY = auto()  # that worker runs the job from another message
+    NOT_RUNNING = auto()  # that worker doesn't run the job, or has settled it
 
 
 class AdoptedJobs:
-    """The adopted jobs of one worker."""
+    """The jobs adopted by one worker."""
 
     def __init__(
         self,
@@ -171,7 +174,7 @@ class AdoptedJobs:
         self._watching: set[asyncio.Task[None]] = set()
 
     async def adopt(self, session: BrokerSession, delivery: Delivery) -> Adoption:
-        """Adopt a job that another worker started, if that worker still runs it or knows the outcome."""
+        """Adopt a job started by another worker, if that worker still runs it or knows the outcome."""
         try:
             answer = await self._ask(session, delivery)
             if answer is not None and not _is_about(answer, delivery):
@@ -194,7 +197,7 @@ class AdoptedJobs:
         return Adoption.ADOPTED
 
     async def wait(self) -> None:
-        """Wait until all adopted jobs are settled or requeued, which happens once the worker stops."""
+        """Wait until all adopted jobs are settled, or requeued because the worker is stopping."""
         if self._watching:
             await asyncio.wait(set(self._watching))
 
@@ -220,12 +223,12 @@ class AdoptedJobs:
             await session.consumer.settle(delivery, Release())
         except (BrokerUnavailable, DeliveryLost) as error:
             self._on_loss(session, delivery, error)
-        except Exception as error:  # an edge of the worker's loop: the job goes back with the session
+        except Exception as error:  # must not end the worker's loop; the job is requeued when the session ends
             log.exception("cannot watch an adopted job id=%s", delivery.message.id)
             self._sessions.lose(session, error)
 
     async def _ask(self, session: BrokerSession, delivery: Delivery) -> Mapping[str, Any] | None:
-        """The other worker's answer about the job; {} if the job is unknown there, None if it does not answer."""
+        """Return the other worker's answer about the job; {} if it doesn't know the job, None if it doesn't answer."""
         id, worker = delivery.message.id, delivery.running_at
         if worker == self._worker:
             return self._own_outcome(id) or {}
@@ -234,7 +237,9 @@ class AdoptedJobs:
         return next((answer.values for answer in answers if answer.worker == worker), None)
 
     async def _settle_with(self, session: BrokerSession, delivery: Delivery, answer: Mapping[str, Any]) -> bool:
-        """Settle the delivery with the answer's result; False if it has none, or the broker cannot store it now."""
+        """Settle the delivery with the answer's result. Returns False if there is none, or the broker can't store it
+        now.
+        """
         if (result := result_in(answer)) is None:
             return False
         slot = str(answer.get("slot") or delivery.running_at)
@@ -281,5 +286,5 @@ class AdoptedJobs:
 
 
 def _is_about(answer: Mapping[str, Any], delivery: Delivery) -> bool:
-    """Whether the answer is about this message: an id may have been reused."""
+    """Whether the answer concerns this message, since an id may be reused."""
     return answer.get("mark") == fingerprint(delivery.message)

@@ -1,6 +1,6 @@
 """A file that contains the worker's pid while it runs.
 
-The worker owns it through a lock, because another program may have the pid of a dead worker by now.
+A lock on it shows that the worker is alive, because another program may have the pid of a dead worker.
 """
 
 import errno
@@ -16,15 +16,15 @@ from palermo.errors import SettingInvalid
 
 @contextmanager
 def pidfile(name: str) -> Iterator[IO[str]]:
-    """Write the pidfile, and remove it at the end if it is still ours.
+    """Write the pidfile, and remove it at the end if it still belongs to this worker.
 
-    A child must close the yielded file, or it would hold the lock after the worker's end. Raises SettingInvalid if
-    another live worker holds the file, or if it cannot be written.
+    Children must close the yielded file, or they would hold the lock after the worker's end. Raises SettingInvalid if
+    another live worker holds the lock, or if the file can't be written.
     """
     path = Path(name).absolute()
     try:
         file = _locked(path)
-        # Truncated first, so that a reader never sees the new number with the rest of an old one.
+        # Truncate first, so that a reader never sees the new number followed by the rest of an old one.
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
@@ -41,9 +41,9 @@ def pidfile(name: str) -> Iterator[IO[str]]:
 
 
 def _locked(path: Path) -> IO[str]:
-    """The file, opened and locked."""
+    """Open the file and lock it."""
     while True:
-        # Never follow a symbolic link that another user put into a shared folder such as /tmp.
+        # Never follow a symbolic link that another user may have put into a shared folder such as /tmp.
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.fdopen(os.open(path, flags, 0o644), "r+", errors="replace")
         try:
@@ -60,7 +60,7 @@ def _locked(path: Path) -> IO[str]:
 
 
 def _names(path: Path, file: IO[str]) -> bool:
-    """Whether the path names this open file."""
+    """Whether the path leads to this open file."""
     with suppress(OSError):
         return os.path.samestat(os.lstat(path), os.fstat(file.fileno()))
     return False

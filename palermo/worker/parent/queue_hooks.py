@@ -12,29 +12,29 @@ from palermo.worker.parent.serving import Serving, served_queues
 from palermo.worker.parent.shutdown import Shutdown
 from palermo.worker.parent.worker_state import WorkerState
 
-#: Seconds that the end of a burst waits for other consumers of its queues, and between two checks for them.
+#: Seconds that the end of a burst waits for other consumers of its queues, and between checks for them.
 _OTHERS, _LOOK_EVERY = 5.0, 0.05
 
-#: Seconds that the slots must be idle before the broker is asked, and the longest pause between two requests.
+#: Seconds that the slots must be idle before the broker is asked, and the longest pause between requests.
 _FIRST, _MAX = 0.02, 1.0
 
-#: Minimum seconds between two reports of the queue sizes.
+#: Minimum seconds between reports of the queue sizes.
 _PACE_EVERY = 1.0
 
-#: The pause after a report is _PACE_EVERY, or this multiple of the broker's response time, so that reports stay cheap
-#: with many queues.
+#: The pause after a report is at least this multiple of the broker's response time, so that reports stay cheap with
+#: many queues.
 _PAUSE_FACTOR = 20.0
 
 
 async def keep_pace(worker: WorkerState) -> None:
-    """Report the queue sizes to the hook repeatedly, until cancelled; the hook returns the pace."""
+    """Report the queue sizes to the hook, which returns the pace, until cancelled."""
     while True:
         began = time.monotonic()
         try:
             session = worker.sessions.current
             queues = None if session is None else await served_queues(session.broker, worker.selection)
         except PalermoError:
-            queues, began = None, time.monotonic()  # if the session is lost, the slots notice that themselves
+            queues, began = None, time.monotonic()  # if the session is lost, the slots will notice
         took = time.monotonic() - began
         if queues is not None:
             worker.pace = await worker.pool.hook("queue_size", {queue.name: queue.pending for queue in queues})
@@ -42,12 +42,12 @@ async def keep_pace(worker: WorkerState) -> None:
 
 
 async def is_drained(broker: Broker, selection: QueueSelection, put_aside: Collection[str]) -> bool:
-    """Whether no job waits in these queues, for a worker that no longer subscribes to them.
+    """Whether no job waits in these queues. The worker must have stopped its deliveries.
 
-    A session that reads a queue of RabbitMQ holds its jobs in the meantime, and none seem to wait. So if another
-    session consumes, this waits for it. It may be another worker, so it waits at most _OTHERS seconds.
+    While another session reads one of RabbitMQ's queues, it holds the jobs, so none seem to wait. Therefore this waits
+    for other consumers, but at most _OTHERS seconds, since they may be other workers.
     """
-    # RabbitMQ's leader publishes all steps that have become ready.
+    # The leader publishes all steps that have become ready on RabbitMQ.
     await broker.workflows.next_due()
     deadline = time.monotonic() + _OTHERS
     while not await count_pending(broker, selection, put_aside):
@@ -59,15 +59,15 @@ async def is_drained(broker: Broker, selection: QueueSelection, put_aside: Colle
 
 
 async def count_pending(broker: Broker, selection: QueueSelection, put_aside: Collection[str]) -> int:
-    """Number of jobs that wait in these queues, and of those deferred for one of these limit keys."""
+    """Return the number of jobs that wait in these queues, or were deferred for one of these limit keys."""
     aside = await broker.limits() if put_aside else ()
     waiting = sum(info.waiting for info in aside if info.key in put_aside)
-    # Jobs in a paused queue do not count, because a burst must not wait for them forever.
+    # Jobs in paused queues don't count, because a burst must not wait for them forever.
     return waiting + sum(queue.pending for queue in await served_queues(broker, selection) if not queue.paused)
 
 
 class EmptyQueues:
-    """Detects that no job waits any more in a worker's queues: it asks the broker while all slots are idle."""
+    """Detects that a worker's queues are empty, by asking the broker while all slots are idle."""
 
     def __init__(self, worker: WorkerState, serving: Serving, shutdown: Shutdown) -> None:
         self._serving = serving
@@ -75,7 +75,7 @@ class EmptyQueues:
         self._shutdown = shutdown
 
     async def run(self) -> None:
-        """Ask whenever they may be empty, until cancelled."""
+        """Ask whenever the queues may be empty, until cancelled."""
         wanted = self._worker.may_be_empty
         while True:
             await wanted.wait()
@@ -84,7 +84,7 @@ class EmptyQueues:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _MAX)
                 if not self._idle():
-                    wanted.clear()  # it is set when the worker is idle again
+                    wanted.clear()  # set again when the worker is idle
                 elif await self._are_empty() and self._idle():
                     wanted.clear()
                     await self._emptied()
@@ -94,7 +94,7 @@ class EmptyQueues:
 
     async def _are_empty(self) -> bool:
         session = self._worker.sessions.current
-        with suppress(PalermoError):  # if the session is lost, the slots notice that themselves
+        with suppress(PalermoError):  # if the session is lost, the slots will notice
             return session is not None and not await count_pending(
                 session.broker, self._worker.selection, self._awaited
             )
@@ -110,7 +110,7 @@ class EmptyQueues:
         serving = self._serving
         if not self._worker.options.burst or not self._worker.taking:
             return
-        # Jobs on their way to a slot are requeued before the last check, so that they are counted.
+        # Jobs on their way to a slot are requeued before the last check, so that it counts them.
         serving.stop()
         await serving.wait()
         session = self._worker.sessions.current

@@ -1,4 +1,4 @@
-"""Runs one worker in this process, from the fork of its template to its exit code."""
+"""Runs one worker in this process, from forking its template to its exit code."""
 
 import gc
 import logging
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from palermo import blocked_signals
 
-# Modules for both sides of the fork are imported before it, so that the processes share their memory.
+# Imported before the fork, so that both processes share the memory of these modules.
 from palermo.client import recorded_jobs, recorder  # noqa: F401
 from palermo.contract import broker, tasks  # noqa: F401
 from palermo.core import latest  # noqa: F401
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("palermo.worker")
 
-#: Minimum seconds between two restarts, in case the template dies repeatedly; and seconds between two checks for a
-#: signal in the meantime.
+#: Minimum seconds between restarts, in case the template dies repeatedly, and seconds between checks for a signal until
+#: then.
 _RESTART_EVERY, _LOOK_EVERY = 2.0, 0.05
 
 
 def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line never returns
     """Run the worker until it is stopped, and return the exit code.
 
-    0: done. 1: running jobs had to be killed. 3: a burst could not reach its broker. 5: its own watchdog ended it.
-    Takes over the process: call it in a fresh one, without event loop, threads or connections. Raises WorkerFailed for
-    modules that cannot be imported, SettingInvalid for a pidfile in use, StoreInvalid for a file that cannot be a
-    broker, BrokerRefused if the broker refuses the first session.
+    0: done. 1: running jobs had to be killed. 3: a burst could not reach its broker. 5: ended by its own watchdog.
+    Takes over the process, which must be fresh: without an event loop, threads or connections. Raises WorkerFailed if
+    modules can't be imported, SettingInvalid for a pidfile in use, StoreInvalid for an unusable SQLite file, and
+    BrokerRefused if the broker refuses the first session.
     """
-    # First, because the command line may contain a password.
+    # first, because the command line may contain a password
     set_title("palermo worker: starting")
-    # Until the template has its own handlers, and the parent's event loop listens.
+    # Until the template has its handlers and the parent's event loop is running.
     blocked_signals.block()
     started = time.monotonic()
     with ExitStack() as stack:
@@ -63,14 +63,14 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
                 if ours is not None:
                     ours.close()
 
-        # The collector writes to each object that it visits, and the processes would no longer share those pages.
+        # The garbage collector writes to every object that it visits, which would copy the shared pages.
         gc.freeze()
         pool = _fork_pool(options, host=host, in_child=in_child)
         logs.write_in_background()
         stack.callback(logs.drain)
-        # Until run_parent has imported its modules: the collector would visit permanent objects repeatedly.
+        # Until run_parent has imported its modules, because the collector would visit permanent objects repeatedly.
         gc.disable()
-        # Imported only after the fork, or the template and the slots would have these modules in memory too.
+        # Imported after the fork, so that the template and the slots don't have these modules in memory.
         import asyncio
 
         from palermo.event_loop import new_event_loop
@@ -80,7 +80,7 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
         with asyncio.Runner(loop_factory=new_event_loop) as loop:
             code = loop.run(run_parent(options, pool, host=host, metrics=metrics, starter=starter))
         if isinstance(code, RestartReason) and starter is not None and not starter.closed:
-            keep_start_pipe(starter.fileno())  # the starter still waits for the line
+            keep_start_pipe(starter.fileno())  # the starter is still waiting for the line
     match code:
         case RestartReason.REQUESTED:
             log.info("restarting pid=%d", os.getpid())
@@ -91,7 +91,7 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
             return code
     logs.drain()
     flush()
-    gc.collect()  # Locks of a lost session are released with their objects; exec would release them as a crash does.
+    gc.collect()  # Release the locks of a lost session properly; exec would release them like a crash does.
     # The same command in the same process, so that a supervisor that watches this pid sees no change.
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
@@ -100,7 +100,7 @@ def _fork_pool(options: WorkerOptions, *, host: str, in_child: Callable[[], None
     """Fork the template of the configured pool, and return the pool.
 
     Call this before there is an event loop, a connection or a thread. In the template, `in_child` closes everything
-    that only the parent may hold. Modules that only one side needs are imported on that side.
+    that only the parent may hold. Modules that only one side needs are imported there.
     """
     ours, theirs = socket.socketpair()
     stacks, marks = nameless_file(), SharedMarks(options.concurrency)
@@ -132,6 +132,6 @@ def _fork_pool(options: WorkerOptions, *, host: str, in_child: Callable[[], None
 
 
 def _rest_until(instant: float) -> None:
-    """Wait until then by the monotonic clock, or until a signal arrives, which the worker obeys as it restarts."""
+    """Wait until then by the monotonic clock, or until a signal arrives, which the worker handles when it restarts."""
     while (left := instant - time.monotonic()) > 0 and not blocked_signals.one_waits():
         time.sleep(min(left, _LOOK_EVERY))

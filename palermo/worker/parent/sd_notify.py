@@ -1,7 +1,7 @@
 """Reports to a service manager such as systemd that the worker is ready, alive or stopping (sd_notify(3)).
 
-It sends datagrams of NAME=value lines to the socket in NOTIFY_SOCKET, without a library. It never blocks, so a
-service manager that does not read cannot delay a worker.
+Sends datagrams of NAME=value lines to the socket in NOTIFY_SOCKET. Never blocks, so a service manager that doesn't read
+them can't delay a worker.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ from palermo.contract.worker_info import WorkerInfo
 from palermo.core.text import count
 from palermo.settings.environment import ServiceManager, service_manager
 
-#: Maximum seconds between two checks of the worker's state.
+#: Maximum seconds between checks of the worker's state.
 _EVERY = 5.0
 
-#: Seconds until a datagram is resent that did not fit into the socket.
+#: Seconds until a datagram that didn't fit into the socket is sent again.
 _SEND_AGAIN_AFTER = 0.1
 
 
 class Notifier:
-    """Reports one worker to one service manager."""
+    """Reports a worker's state to a service manager."""
 
     def __init__(self, manager: ServiceManager) -> None:
-        # A name that starts with @ is an abstract socket of Linux, outside of the file system: its first byte is zero.
+        # A name that starts with @ is an abstract Linux socket, outside of the file system; its first byte is zero.
         self._address = "\0" + manager.address[1:] if manager.address.startswith("@") else manager.address
         self._every = min(_EVERY, manager.watchdog / 2) if manager.watchdog else _EVERY
         self._watchdog = bool(manager.watchdog)
@@ -34,7 +34,7 @@ class Notifier:
 
     @classmethod
     def found(cls) -> "Notifier | None":
-        """A notifier for the service manager in the environment; None if no service manager is set."""
+        """Return a notifier for the service manager in the environment, or None."""
         manager = service_manager()
         return None if manager is None else cls(manager)
 
@@ -42,7 +42,7 @@ class Notifier:
     async def informed(
         self, report: Callable[[], WorkerInfo], *, available: asyncio.Event, stopping: asyncio.Event
     ) -> AsyncIterator[None]:
-        """Keep the service manager informed while the context lasts. See `run`."""
+        """Report to the service manager within the context. See `run`."""
         notifying = asyncio.ensure_future(self.run(report, available=available, stopping=stopping))
         try:
             yield
@@ -52,16 +52,16 @@ class Notifier:
             self._socket.close()
 
     async def run(self, report: Callable[[], WorkerInfo], *, available: asyncio.Event, stopping: asyncio.Event) -> None:
-        """Send the state of the worker and its changes, until cancelled.
+        """Report the worker's state and its changes, until cancelled.
 
-        `available` is set while the worker has a session with the broker, `stopping` once it stops.
+        `available` is set while the worker has a broker session, `stopping` once it is stopping.
         """
         if self._watchdog:
             # After a restart in the same process, the service manager's watchdog is already running.
             self._send("WATCHDOG=1")
         await wait_for_any(available, stopping)
         said = set[str]()
-        # A worker with --burst may already have finished both.
+        # A burst worker may already be stopping.
         ready = ["READY=1"] if available.is_set() or not stopping.is_set() else []
         while True:
             facts, signs = [*ready, _status(report(), available)], list[str]()
@@ -73,20 +73,20 @@ class Notifier:
                 signs.append(f"EXTEND_TIMEOUT_USEC={int(self._every * 3 * 1_000_000)}")
             lines = [*(fact for fact in facts if fact not in said), *signs]
             if lines and not self._send(*lines):
-                # If READY were lost, systemd would kill a worker that "never started".
+                # If READY were lost, systemd would kill the worker because it "never started".
                 await asyncio.sleep(_SEND_AGAIN_AFTER)
                 continue
             said = {*facts}
             await (asyncio.sleep(self._every) if stopping.is_set() else wait_for_any(stopping, timeout=self._every))
 
     def _send(self, *lines: str) -> bool:
-        """Send a datagram; False if the socket is full, so that the caller can try again."""
+        """Send a datagram. Returns False if the socket is full, so that the caller can try again."""
         try:
             self._socket.sendto("\n".join(lines).encode(), self._address)
         except BlockingIOError:
             return False
         except OSError:
-            pass  # no process listens there
+            pass  # no process is listening
         return True
 
 

@@ -1,7 +1,7 @@
-"""Whether a worker's slots take jobs, and the tasks in which they do.
+"""The tasks in which a worker's slots take jobs, and whether they may.
 
-A worker takes jobs unless an operator has paused it or made it quiet, a burst checks for the last jobs, or it stops.
-A pause is ended by a signal or an order, `quiet` only by an order.
+A worker takes jobs unless an operator has paused or quieted it, a burst is checking for the last jobs, or it is
+stopping. A pause is ended by a signal or an order, `quiet` only by an order.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ log = logging.getLogger("palermo.worker")
 
 
 async def served_queues(broker: Broker, selection: QueueSelection) -> list[QueueInfo]:
-    """The existing queues that the selection names."""
+    """Return the existing queues in the selection."""
     found = {queue.name: queue for queue in await broker.queues()}
     return [found[name] for name in selection.select(found) if name in found]
 
 
 class Serving:
-    """The slots of one worker, taking jobs or not."""
+    """The slots of a worker, and whether they take jobs."""
 
     def __init__(self, slots: Sequence[SlotTask], worker: WorkerState, *, slot_lost: Callable[[], object]) -> None:
-        """`slot_lost` is called when a bug has ended a slot's task."""
+        """`slot_lost` is called if a bug ends a slot's task."""
         self.paused = self.quiet = False
         self._slots = slots
         self._worker = worker
@@ -43,7 +43,7 @@ class Serving:
         return not self.paused and not self.quiet and not self._worker.stopping.is_set()
 
     def start(self) -> None:
-        """Start every slot task that has ended."""
+        """Start each slot task that has ended."""
         self._worker.taking = True
         for slot in self._slots:
             if slot.task is None or slot.task.done():
@@ -53,7 +53,7 @@ class Serving:
         self._worker.may_be_empty.set()
 
     def stop(self) -> None:
-        """Take no more jobs. Slot tasks that wait for a job end now, the others once their job is settled."""
+        """Stop taking jobs. Slot tasks that wait for a job end now, the others once their job is settled."""
         self._worker.taking = False
         for slot in self._slots:
             if slot.waiting and slot.task is not None:
@@ -68,16 +68,18 @@ class Serving:
         with suppress(PalermoError):
             for slot in self._slots:
                 if self._worker.taking:
-                    return  # resumed meanwhile: the slots listen again
+                    return  # resumed in the meantime, so the slots listen again
                 await session.consumer.pause_slot(slot.number)
 
     async def wait(self, timeout: float | None = None) -> None:
-        """Wait until all slot tasks have ended, for at most `timeout` seconds."""
+        """Wait until all slot tasks have ended, at most `timeout` seconds."""
         if tasks := self._tasks:
             await asyncio.wait(tasks, timeout=timeout)
 
     def idle(self) -> BrokerSession | None:
-        """The session on which a slot waits for a job now; None if no slot waits. One that keeps the pace does not."""
+        """The session on which a slot is waiting for a job, or None. A slot that waits because of the pace doesn't
+        count.
+        """
         waiting = self._worker.taking and any(slot.waiting and slot.rest <= 0 for slot in self._slots)
         return self._worker.sessions.current if waiting else None
 
@@ -96,7 +98,7 @@ class Serving:
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            # A bug. The slot would be idle forever, so the worker ends and can be restarted.
+            # A bug. The slot would stay idle forever, so the worker ends and can be restarted.
             log.critical("slot lost, ending", exc_info=error)
             self._slot_lost()
         elif self._worker.taking:

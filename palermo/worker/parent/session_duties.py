@@ -1,8 +1,8 @@
-"""The worker's duties during a session with the broker, apart from running jobs.
+"""The worker's duties during a broker session, other than running jobs.
 
-Before it takes jobs, it subscribes its groups and announces its unique jobs. Then it runs for leader, so that
-delayed and recurring jobs reach their queues when they are due, declares its recurring jobs, and removes failed jobs
-beyond the limits: at the start, and after failures at most once a minute.
+Before taking jobs, it subscribes its groups and announces its unique jobs. Then it becomes a candidate for leader, so
+that delayed and recurring jobs reach their queues when they are due, and declares its recurring jobs. It removes failed
+jobs above the limits at the start, and after failures at most once a minute.
 """
 
 import asyncio
@@ -29,22 +29,22 @@ from palermo.worker.registered import Registered
 
 log = logging.getLogger("palermo.worker")
 
-#: Maximum seconds that the worker waits for its unique jobs to be announced before it takes jobs.
+#: Maximum seconds that taking jobs is delayed by announcing unique jobs.
 _ANNOUNCE_TIMEOUT = 1.0
 
-#: Seconds at the start of a session in which the worker only takes jobs: a leader has a lot of code to import and a lot
-#: to read. Not for a burst, which ends when it finds no jobs.
+#: Seconds at the start of a session in which the worker only takes jobs, since a leader has much to import and read.
+#: Not used in a burst, which ends when it finds no jobs.
 _JOBS_FIRST = 0.1
 
-#: Maximum seconds for ending the duties, such as giving up the leadership: a lost session may not answer.
+#: Maximum seconds for ending the duties, such as giving up leadership, since a lost session may not answer.
 _END_TIMEOUT = 5.0
 
 
 class SessionDuties:
-    """The duties of one worker, in one session after another."""
+    """The duties of a worker in successive sessions."""
 
     def __init__(self, options: WorkerOptions, registered: Registered, on_publish: OnJobs = ignore_jobs) -> None:
-        """`on_publish` is called with the messages that were published for recurring jobs."""
+        """`on_publish` is called with the messages published for recurring jobs."""
         self._options = options
         self._registered = registered
         self._on_publish = on_publish
@@ -53,14 +53,14 @@ class SessionDuties:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def prepare(self, broker: Broker) -> None:
-        """Do the duties that come before the worker takes jobs. Raises BrokerError."""
+        """Perform the duties that come before taking jobs. Raises BrokerError."""
         await subscribe_groups(broker, self._registered.subscriptions)
         announcing = self._start(broker, self._announce)
-        # Only if it is quick: an alarm of RabbitMQ prevents storing records, but jobs continue.
+        # Don't wait longer: during an alarm RabbitMQ can't store records, but jobs must continue.
         await asyncio.wait({announcing}, timeout=_ANNOUNCE_TIMEOUT)
 
     def begin(self, broker: Broker) -> None:
-        """Start the other duties, now that the worker takes jobs."""
+        """Start the other duties once the worker takes jobs."""
         if self._retention.wanted:
             self._start(broker, self._trim_failed_jobs)
         if self._options.scheduler:
@@ -68,11 +68,11 @@ class SessionDuties:
             self._start(broker, self._declare)
 
     def job_failed(self) -> None:
-        """Schedule the removal of failed jobs beyond the limits."""
+        """Schedule the removal of failed jobs above the limits."""
         self._failure.set()
 
     async def end(self) -> None:
-        """End all duties in this session."""
+        """End all duties of this session."""
         tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
@@ -119,12 +119,12 @@ class SessionDuties:
 async def _guarded(duty: Callable[[Broker], Coroutine[Any, Any, None]], broker: Broker) -> None:
     try:
         await duty(broker)
-    except Exception:  # the edge of the worker: a broker's bug must be visible, but must not end the worker
+    except Exception:  # a bug in a broker must be visible, but must not end the worker
         log.exception("bug: a duty of the worker ended duty=%s broker=%s", duty.__name__, broker.describe())
 
 
 async def _until_stored(what: str, broker: Broker, store: Callable[[], Awaitable[object]]) -> None:
-    """Call `store` until it succeeds. `what` says in the log what is not done yet."""
+    """Call `store` until it succeeds. `what` describes the pending step in the log."""
     for attempt in itertools.count(1):
         try:
             await store()
@@ -136,9 +136,9 @@ async def _until_stored(what: str, broker: Broker, store: Callable[[], Awaitable
 
 
 async def subscribe_groups(broker: Broker, subscriptions: Iterable[tuple[Subscription, bool]]) -> None:
-    """Subscribe these groups to their events. A group that begins from the start also gets the stored events.
+    """Subscribe these groups to their events. A new group with `from_start` also gets the stored events.
 
-    The first time, this takes as long as copying all of these to the group.
+    In that case, this takes as long as copying all of these events to the group.
     """
     for subscription, from_start in subscriptions:
         copied = await broker.events.subscribe(subscription, from_start=from_start)
@@ -159,10 +159,10 @@ async def declare(
     modules: Sequence[str] = (),
     configures: bool = False,
 ) -> None:
-    """Store missing or changed recurring jobs on the broker; a missing one makes up for ticks `since`.
+    """Store recurring jobs that are missing or changed on the broker. A missing one makes up for ticks `since` then.
 
-    Entries that these modules no longer declare are removed; if the worker `configures` a schedule, also entries
-    from other configurations' schedules.
+    Removes entries that these modules no longer declare. If the worker `configures` a schedule, it also removes entries
+    from other schedules.
     """
     found = {entry.name: entry for entry in await broker.recurring()}
     names = set[str]()

@@ -1,4 +1,4 @@
-"""The shutdown of a worker: when its jobs are done, after a timeout, immediately, or as a restart."""
+"""The shutdown of a worker: after its jobs are done, after a timeout, immediately, or as a restart."""
 
 import asyncio
 import logging
@@ -11,25 +11,25 @@ from palermo.worker.signals import SHUTDOWN_TIMEOUT, Action, ShutdownAction
 
 log = logging.getLogger("palermo.worker")
 
-#: Maximum seconds for settling once no job runs any more.
+#: Maximum seconds for settling after the last job has ended.
 SETTLE_TIMEOUT = 5.0
 
 #: Maximum seconds for the worker_exit hooks.
 EXIT_TIMEOUT = 5.0
 
-#: Exit codes of the worker. Those of the command line itself are in palermo/cli/command_group.py.
+#: The worker's exit codes. Those of the command line are in palermo/cli/command_group.py.
 DONE, FORCED, UNREACHABLE, STALLED = 0, 1, 3, 5
 
 
 class RestartReason(Enum):
-    """Why the worker restarts in the same process instead of ending."""
+    """Why the worker restarts in the same process."""
 
     REQUESTED = "told to"  #: by the signal HUP
-    TEMPLATE_DIED = "template died"  #: and no slot can be forked without it
+    TEMPLATE_DIED = "template died"  # no slot can be forked without it
 
 
 class Shutdown:
-    """The shutdown of one worker: the requests so far, and the timers that enforce it."""
+    """The shutdown of a worker: the requests so far, and their timers."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Shutdown:
         self._pool = pool
         #: Stops taking jobs.
         self._stop_taking = stop_taking
-        #: Waits until the last job is settled, and calls the shutdown hooks.
+        #: Waits until the last job is settled, and runs the shutdown hooks.
         self._finish = finish
         self._finishing: asyncio.Future[None] | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -52,7 +52,7 @@ class Shutdown:
         #: Whether all jobs were killed, so that only settling remains.
         self.killed = False
         self.begun = asyncio.Event()
-        #: The exit code, or the reason to restart; set when the shutdown is complete.
+        #: The exit code or the reason to restart, set when the shutdown is complete.
         self.end: asyncio.Future[int | RestartReason] = asyncio.get_running_loop().create_future()
 
     @property
@@ -61,7 +61,7 @@ class Shutdown:
         return self.begun.is_set() and not self._restart
 
     def obey(self, action: ShutdownAction) -> None:
-        """Obey a signal. A later signal may make the shutdown faster, never slower."""
+        """Handle a signal. Later signals may make the shutdown faster, never slower."""
         if action is Action.RENEW and self.begun.is_set():
             return
         self._restart = action is Action.RENEW
@@ -74,7 +74,7 @@ class Shutdown:
             self.kill()
 
     def give_up(self) -> None:
-        """End as after TERM, with exit code STALLED, because the worker gets no jobs any more."""
+        """End as after TERM, with exit code STALLED, because the worker no longer receives jobs."""
         self._restart, self._stalled = False, True
         self.stop(self._timeout)
 

@@ -1,8 +1,8 @@
-"""The task of one slot in the parent: it repeatedly takes a job, runs it and settles it.
+"""The task of a slot in the parent, which repeatedly takes a job, runs it and settles it.
 
-The task sleeps in `Consumer.receive` while it waits for a job. The consumer offers a plain job to `_take` in the
-iteration of the loop in which it arrives. The slot gets it immediately, and its success is acknowledged in the
-iteration in which it arrives. The task sleeps through both.
+The task sleeps in `Consumer.receive` until a job arrives. Plain jobs don't wake it: the consumer passes them to
+`_take`, which sends them to the slot, and a success is acknowledged in a callback. Each happens in the loop iteration
+in which the job or its result arrives.
 """
 
 import asyncio
@@ -69,19 +69,19 @@ from palermo.worker.parent.worker_state import WorkerState
 
 log = logging.getLogger("palermo.worker")
 
-#: Maximum number of limit keys that one worker remembers, about 15 MB. A key may be a customer's: a worker that runs
-#: for days meets millions.
+#: Maximum number of limit keys remembered by a worker, about 15 MB. If keys are customers' ids, a worker sees millions
+#: within days.
 _MOST_PUT_ASIDE = 100_000
 
-#: Maximum seconds between two attempts to store a result that the broker refuses, and maximum attempts for a retry.
+#: Maximum seconds between attempts to store a result that the broker refuses, and maximum attempts for a retry.
 _MAX_PAUSE, _RETRY_ATTEMPTS = 5.0, 4
 
-#: Maximum seconds until a slot with a pace notices a changed pace.
+#: Maximum seconds until a slot notices a changed pace.
 _REST = 0.5
 
 
 class SlotTask:
-    """One slot, as seen by the parent."""
+    """A slot, as seen by the parent."""
 
     __slots__ = (
         *("_admitted", "_free", "_plain", "_saving", "_settling", "_taken", "_worker"),
@@ -92,45 +92,45 @@ class SlotTask:
         self.number = number
         #: The slot's name in consumer tags and failures.
         self.tag = tag
-        #: The progress and the log lines of its running job.
+        #: The running job's progress and log lines.
         self.progress = Progress(self._job_reported, self._save)
         self._worker = worker
         self._taken: list[Delivery] = []
-        #: The job that it runs or waits for permission to run, and whether it has that permission.
+        #: The job that is running or waiting for permission to run, and whether it has that permission.
         self._admitted: Message | None = None
         self.permitted = False
         #: When the job started, in Unix seconds.
         self.started_at = 0.0
-        #: The session, delivery and message of the plain job that it runs while its task sleeps; the task that settles
+        #: The session, delivery and message of a plain job that runs while the task sleeps, and the task that settles
         #: it.
         self._plain: tuple[BrokerSession, Delivery, Message] | None = None
         self._settling: asyncio.Task[None] | None = None
-        #: The tasks that store the job's saved state on the broker.
+        #: Tasks that store the job's saved state on the broker.
         self._saving: set[asyncio.Task[None]] = set()
-        #: Set while no plain job runs.
+        #: Set while no plain job is running.
         self._free = asyncio.Event()
-        #: The asyncio task that runs `serve`; and whether it waits for a job, or for the time of the next one. A plain
-        #: job may run in the meantime.
+        #: The asyncio task that runs `serve`, and whether it is waiting for a job or for the pace. A plain job may be
+        #: running in the meantime.
         self.task: asyncio.Task[None] | None = None
         self.listening = False
 
     @property
     def waiting(self) -> bool:
-        """Whether it waits for a job, so that cancelling its task interrupts no job."""
+        """Whether it is waiting for a job, so that cancelling its task interrupts no job."""
         return self.listening and self._plain is None
 
     @property
     def busy(self) -> bool:
-        """Whether it runs a job."""
+        """Whether it is running a job."""
         return bool(self._taken)
 
     @property
     def jobs(self) -> tuple[RunningJob, ...]:
-        """The running jobs: one, or several of a batch."""
+        """The running jobs: one, or those of a batch."""
         return tuple(self._running(one.message) for one in self._taken)
 
     def _named(self, message: Message) -> Message:
-        """The message; a message without a job name gets the default job of its queue."""
+        """Return the message with the default job of its queue if it names no job."""
         if message.job or (job := self._worker.registered.defaults.get(message.queue)) is None:
             return message
         return replace(message, job=job)
@@ -153,7 +153,7 @@ class SlotTask:
 
     @property
     def demand(self) -> tuple[str, str] | None:
-        """The limit key and id of the job that it runs or waits to run; None if that has no limit."""
+        """The limit key and id of the job that is running or waiting to run; None if it has no limit."""
         message = self._admitted
         if message is None or (demand := demand_of(message)) is None:
             return None
@@ -161,12 +161,12 @@ class SlotTask:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The messages of the running jobs, or of the job that waits for permission to run."""
+        """The messages of the running jobs, or of the job that is waiting for permission to run."""
         waiting = () if self._admitted is None else (self._admitted,)
         return tuple(one.message for one in self._taken) or waiting
 
     async def serve(self) -> None:
-        """Take jobs and run them until the worker takes no more. Cancel this only while `waiting`."""
+        """Take and run jobs until the worker takes no more. Must be cancelled only while `waiting`."""
         worker = self._worker
         sessions = worker.sessions
         await worker.pool.prepare(self.number)
@@ -188,17 +188,17 @@ class SlotTask:
                 await self._work(session, delivery)
             except (BrokerError, NotFound) as error:
                 sessions.lose(session, error)
-            except Exception as error:  # the edge of the worker's loop: a bug must not end the slot
+            except Exception as error:  # a bug must not end the slot
                 log.exception("cannot take or finish a job slot=%d", self.number)
                 sessions.lose(session, error)
 
     def _log_received(self, delivery: Delivery) -> None:
-        """Log a received job. It may still wait for a key or a limit."""
+        """Log a received job, which may still have to wait for a key or a limit."""
         log_step("received", self.number, delivery.message, " redelivered=%s", "yes" if delivery.redelivered else "no")
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        """The task may be cancelled while the context lasts, unless a plain job runs."""
+        """Allow cancelling the task within the context, unless a plain job is running."""
         self.listening = True
         try:
             yield
@@ -207,12 +207,12 @@ class SlotTask:
 
     @property
     def rest(self) -> float:
-        """The seconds until the next job may start. The wall clock may have been set back: never more than the pace."""
+        """Return the seconds until the next job may start, at most the pace even if the clock was set back."""
         pace = self._worker.pace
         return min(pace, self.started_at + pace - clock.now())
 
     async def _work(self, session: BrokerSession, delivery: Delivery) -> None:
-        """Run the job, if no other worker runs it and it gets its unique key and its permit."""
+        """Run the job, unless another worker is running it or it doesn't get its unique key or permit."""
         found = Adoption.NOT_RUNNING
         if delivery.running_at and not delivery.cancelled:
             found = await self._worker.adopted_jobs.adopt(session, delivery)
@@ -230,7 +230,7 @@ class SlotTask:
             self._admitted, self.permitted = None, False
 
     async def _get_permit(self, session: BrokerSession, delivery: Delivery) -> bool:
-        """Whether the job's limit or rate lets it run, after a short wait. If not, the job is back on the broker."""
+        """Wait briefly for the job's limit or rate. Returns False if the job was put back on the broker."""
         try:
             wait = await session.consumer.permit(delivery)
         except DeliveryLost:
@@ -244,11 +244,11 @@ class SlotTask:
         return wait is not None
 
     async def _gather_batch(self, session: BrokerSession, delivery: Delivery) -> list[Delivery]:
-        """The delivery, and as many more as its job takes in one call."""
+        """Return the delivery, and as many more as its job takes in one call."""
         taken = [delivery]
         most, wait = self._worker.registered.batches.get(delivery.message.job, (1, 0.0))
         if delivery.redelivered or delivery.cancelled or runs_alone(delivery.message):
-            return taken  # a job during which a worker died, or that ran already, must be judged alone
+            return taken  # a job that ran before, or during which a worker died, must run alone
         until = time.monotonic() + wait
         while len(taken) < most and self._worker.taking:
             more = await session.consumer.next_for_batch(delivery, wait=max(0.0, until - time.monotonic()))
@@ -302,18 +302,18 @@ class SlotTask:
         by: str = "",
         written: bool = False,
     ) -> None:
-        """Record and count the end of a run; `times` are its start and its end. See JobEvents.run_ended."""
+        """Record and count the end of a run; `times` are its start and end. See JobEvents.run_ended."""
         self._worker.job_events.run_ended(
             self.number, message, result, began_at=times[0], ended_at=times[1], settled=settled, by=by, written=written
         )
         self._worker.job_ended(message, result, settled=settled)
 
     def reported(self, report: Report) -> None:
-        """Add a report of its job; a report that arrives after the end of the job is dropped."""
+        """Add a report of the running job. A report that arrives later is dropped."""
         self.progress.add(report)
 
     def _job_reported(self, kind: RecordKind, said: Mapping[str, Any]) -> None:
-        """Record the progress or a log line of its job, or of the first of a batch."""
+        """Record progress or a log line of the job, or of the first job in a batch."""
         self._worker.job_events.job_reported(self.number, self._taken[0].message, kind, said)
 
     def _save(self, text: str) -> None:
@@ -334,11 +334,13 @@ class SlotTask:
         self._worker.pool.run(self.number, message, lambda found: None if result.done() else result.set_result(found))
         return await result
 
-    # Fast path: a plain job wakes no task. CPU µs of a job in benchmarks.drain: 530, 658 without; of the parent in
-    # benchmarks.drain threads: 196, 288 without.
+    # Fast path: a plain job wakes no task. CPU time per job in benchmarks.drain: 530 µs, 658 without; in the parent
+    # with benchmarks.drain threads: 196 µs, 288 without.
 
     def _take(self, session: BrokerSession, delivery: Delivery) -> bool:
-        """Run a plain job. False if the worker takes no jobs or keeps a pace, or the job may run in a batch."""
+        """Run a plain job. Returns False if the worker isn't taking jobs or has a pace, or the job may run in a
+        batch.
+        """
         worker, message = self._worker, delivery.message
         if not message.job:
             message = self._named(message)
@@ -357,7 +359,7 @@ class SlotTask:
         return True
 
     def _plain_ended(self, result: RunResult) -> None:
-        """Acknowledge a plain job that has returned without a result to keep. A task settles any other."""
+        """Acknowledge a plain job that succeeded without a result to keep. All others are settled by a task."""
         assert self._plain is not None
         (session, delivery, message), began, ended_at = self._plain, self.started_at, clock.now()
         worker = self._worker
@@ -386,20 +388,20 @@ class SlotTask:
     ) -> None:
         try:
             await self._finish(session, delivery, results_of_each(result, 1)[0], ended_at, saved=saved)
-        except Exception as error:  # the edge again: the job goes back with the session
+        except Exception as error:  # a bug must not end the slot; the job is requeued when the session ends
             log.exception("cannot finish job id=%s job=%s", delivery.message.id, delivery.message.job)
             self._worker.sessions.lose(session, error)
         finally:
             self._plain_settled()
 
     def _plain_settled(self) -> None:
-        """Free the slot. If the worker takes no more jobs, cancel the task, which waits for one."""
+        """Free the slot. Cancel the waiting task if the worker takes no more jobs."""
         self._plain = None
         self._free.set()
         if self.listening and not self._worker.taking and self.task is not None:
             self.task.cancel()
 
-    # How a job ends.
+    # How a job ends
 
     async def _finish(
         self,
@@ -422,11 +424,10 @@ class SlotTask:
             written = await worker.job_events.store_result(
                 self.number, message, result, began_at=began_at, ended_at=ended_at, by=by
             )
-            # The journal has the returned value now. The records of the end don't need it.
+            # The return value is in the journal now, so the records of the end don't need it.
             result = without_value(result)
             per_queue = worker.options.settings.failed_per_queue
-            # A job that runs again without delay must be due immediately by every clock, or it would wait for the
-            # leader.
+            # Without a delay, the job must be due immediately by every clock, or it would wait for the leader.
             at_once = isinstance(result, Retrying) and not result.delay
             now = clock.wall_clock() if at_once else clock.now()
             settlement = settle(message, result, worker=self.tag, now=now, failed_per_queue=per_queue, saved=saved)
@@ -457,12 +458,12 @@ class SlotTask:
             self._ended(message, result, (began_at, ended_at), settled=settled, by=by, written=written)
 
     async def _settle(self, session: BrokerSession, delivery: Delivery, settlement: Settlement) -> bool:
-        """Settle the delivery. False if the broker refused that, and the job has gone back to its queue.
+        """Settle the delivery. Returns False if the broker refused, and the job is back in its queue.
 
-        A full failed queue (overflow reject-publish) refuses a failure, and a full job queue a retry. If the worker
-        acknowledged such a job, it would be lost. If it requeued the job immediately, the job would run again each
-        time it is refused. So the slot keeps the delivery and tries again, until the worker stops. A retry goes back
-        after a few seconds, since this slot may be the one that makes room in the queue.
+        A failed queue with overflow reject-publish refuses a failure when it is full, and a full job queue refuses a
+        retry. Acknowledging such a job would lose it, and requeuing it immediately would run it again after every
+        refusal. Therefore the slot keeps the delivery and retries until the worker stops. A retry is requeued after a
+        few seconds, because this slot may be the one that makes room in the queue.
         """
         worker, message = self._worker, delivery.message
         for attempt in itertools.count(1):
@@ -486,7 +487,7 @@ class SlotTask:
 
 
 def _duplicate_result(delivery: Delivery) -> Result:
-    """The result of a job that must not run, because another job has its unique key."""
+    """Return the result of a job that must not run because another job holds its unique key."""
     message, holder = delivery.message, delivery.duplicate_of
     if "recurring" in message.extra:
         return Dropped(f"job {holder} has its key")
@@ -499,7 +500,7 @@ def _duplicate_result(delivery: Delivery) -> Result:
 
 
 def _worker_died(delivery: Delivery) -> Failure:
-    """The failure of a job during which too many workers have died."""
+    """Return the failure of a job during which too many workers have died."""
     count = len(delivery.deaths)
     error = WorkerDied(
         f"{count} {'worker' if count == 1 else 'workers'} died while they ran it: {', '.join(delivery.deaths)}."

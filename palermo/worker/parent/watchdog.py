@@ -1,8 +1,8 @@
-"""The worker's watchdogs over itself: does it still get jobs, and does its loop still run?
+"""The worker's watchdogs, which check that it still receives jobs and that its event loop still runs.
 
-The first asks the broker, only while a slot is idle, whether jobs wait in the worker's queues. If jobs wait at
-several consecutive checks and no slot gets one, the worker is stalled. Then the worker opens another session, and if
-that does not help, it ends.
+While a slot is idle, the first one asks the broker whether jobs wait in the worker's queues. If they do at several
+consecutive checks and no slot gets one, the worker is stalled. It then opens another session and, if that doesn't help,
+ends.
 """
 
 import asyncio
@@ -23,24 +23,24 @@ from palermo.worker.signals import block_in_this_thread
 
 log = logging.getLogger("palermo.worker")
 
-#: Minimum seconds between two checks.
+#: Minimum seconds between checks.
 CHECK_EVERY = 5.0
 
-#: The pause after a check is CHECK_EVERY, or this multiple of the check's duration, so checks cost next to nothing.
+#: The pause after a check is at least this multiple of its duration, so that checks cost almost nothing.
 PAUSE_FACTOR = 200.0
 
 #: Number of consecutive checks at which the same queue must have waiting jobs.
 CHECKS = 4
 
-#: Seconds in which the broker must answer a check.
+#: Seconds for the broker to answer a check.
 ANSWER_TIMEOUT = 30.0
 
-#: Maximum seconds without progress of the loop. Time while the process is stopped or the machine asleep does not count.
+#: Maximum seconds without progress of the loop, not counting time while the process or the machine is suspended.
 LOOP_TIMEOUT = 60.0
 
 
 class StallWatchdog:
-    """Detects that the worker gets no jobs although some wait in its queues."""
+    """Detects that the worker receives no jobs although some are waiting."""
 
     def __init__(
         self,
@@ -49,18 +49,18 @@ class StallWatchdog:
         idle: Callable[[], BrokerSession | None],
         give_up: Callable[[], None],
     ) -> None:
-        """`idle` returns the session on which a slot waits for a job now; `give_up` ends the worker."""
+        """`idle` returns the session on which a slot is waiting for a job; `give_up` ends the worker."""
         self._worker = worker
         self._idle = idle
         self._give_up = give_up
-        #: Number of jobs the worker had taken when another session was opened; None once a check has shown that the
-        #: worker gets jobs.
+        #: Number of jobs taken when another session was opened; None once a check has shown that the worker receives
+        #: jobs.
         self._reopened_at: int | None = None
-        #: Whether the latest check got no answer in time.
+        #: Whether the last check got no answer in time.
         self._unanswered = False
 
     async def run(self) -> None:
-        """Watch, until cancelled or the worker is given up."""
+        """Watch until cancelled, or until the worker is given up."""
         pause = CHECK_EVERY
         while True:
             taken = self._worker.taken
@@ -78,7 +78,7 @@ class StallWatchdog:
                 log.critical("worker gets no jobs even on another session, ending reason=%r", why)
                 self._give_up()
                 if self._unanswered:
-                    # Running jobs cannot be settled on this session, and slot tasks that wait on it would not end.
+                    # Running jobs can't be settled on this session, and slot tasks that wait on it wouldn't end.
                     self._worker.sessions.lose(session, BrokerUnavailable(why))
                 return
             self._reopened_at = self._worker.taken
@@ -86,7 +86,7 @@ class StallWatchdog:
             self._worker.sessions.lose(session, BrokerUnavailable(why))
 
     async def _stall_reason(self, session: BrokerSession) -> str:
-        """Why the worker counts as stalled on this session; "" if it does not."""
+        """Why the worker counts as stalled on this session, or ""."""
         taken = self._worker.taken
         unserved: set[str] = set()
         for check in range(CHECKS):
@@ -102,7 +102,7 @@ class StallWatchdog:
                 self._unanswered = True
                 return f"the broker did not report within {ANSWER_TIMEOUT:g} s whether jobs are waiting"
             except PalermoError:
-                return ""  # lost or refused: the slot that waits for a job gets the same error
+                return ""  # lost or refused: the waiting slot gets the same error
             unserved = waiting & unserved if check else waiting
             if not unserved:
                 self._reopened_at = None
@@ -116,7 +116,7 @@ class StallWatchdog:
         )
 
     async def _served_queues(self, session: BrokerSession) -> set[str]:
-        """The queues that the worker serves, without the paused ones; empty if the broker does not answer."""
+        """Return the worker's queues that aren't paused; empty if the broker doesn't answer."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
                 queues = await served_queues(session.broker, self._worker.selection)
@@ -126,7 +126,7 @@ class StallWatchdog:
 
 
 class LoopWatchdog:
-    """Ends the process if the loop is blocked. Nothing else would, and its jobs run again in other workers."""
+    """Exits if the event loop is blocked, so that other workers run the jobs again."""
 
     def __init__(self) -> None:
         self._turned = False
@@ -146,7 +146,7 @@ class LoopWatchdog:
 
     def _watch(self) -> None:
         block_in_this_thread()
-        # It counts this thread's own steps, not the clock: a stopped process is not at fault.
+        # Counts this thread's own steps instead of the time, which also passes while the process is suspended.
         step, still = LOOP_TIMEOUT / 10, 0
         while still * step < LOOP_TIMEOUT:
             if self._over.wait(step):
@@ -167,7 +167,7 @@ def _write_stacks() -> None:
 
 
 def thread_stacks() -> str:
-    """The stacks of all threads of this process."""
+    """Return the stacks of this process's threads."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "".join(
         f"Thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"

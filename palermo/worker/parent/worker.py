@@ -1,9 +1,9 @@
-"""One worker, from its first session with the broker to its last job.
+"""A worker, from its first broker session to its last job.
 
-Each slot has a task that takes a job, runs it and settles it (slot_task.py). Another task keeps the session with the
-broker open. When the session is lost, running jobs finish, and the worker drops their results, because the broker
-has already requeued the jobs. The worker ends when it is stopped, when a burst finds its queues empty, or when the
-pool can't run jobs any more.
+Each slot has a task that takes a job, runs it and settles it (slot_task.py). Another task keeps the broker session
+open. If the session is lost, running jobs finish, but their results are dropped because the broker has already requeued
+the jobs. The worker ends when it is stopped, when a burst finds its queues empty, or when the pool can't run jobs any
+more.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ log = logging.getLogger("palermo.worker")
 
 
 class Worker:
-    """One worker, in the event loop of its caller. It does not touch the process: no signal, no title, no exit."""
+    """A worker in the caller's event loop. It doesn't change the process: no signal handlers, title or exit."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Worker:
         pid: int,
         show_title: Callable[[str], None],
     ) -> None:
-        """`show_title` shows the state of the worker in process listings."""
+        """`show_title` shows the worker's state in process listings."""
         selection = options.queues or QueueSelection(registered.queues)
         self._about = WorkerInfo(
             id=f"pid:{pid}@{host}",
@@ -123,9 +123,9 @@ class Worker:
         self._orders = Orders(self.shared, self._slots, self._stack_dumps, act=self.order, state=lambda: self.state)
 
     async def run(self) -> int | RestartReason:
-        """Work until the end. Returns the exit code, or the reason to restart.
+        """Work until the end. Returns the exit code or the reason to restart.
 
-        Raises StoreInvalid or UrlInvalid for a broker that can never be opened.
+        Raises StoreInvalid, UrlInvalid or BrokerRefused if the first session can't be opened.
         """
         log.info(
             "worker started id=%s queues=%s slots=%d broker=%s",
@@ -137,7 +137,7 @@ class Worker:
         self._title.update()
         job_events, sessions = self.shared.job_events, self.shared.sessions
         job_events.worker_started(self.report())
-        # A signal may have arrived before.
+        # a signal may have arrived before
         if self._serving.allowed:
             self._serving.start()
         watchdog = StallWatchdog(self.shared, idle=self._serving.idle, give_up=self._shutdown.give_up)
@@ -157,7 +157,7 @@ class Worker:
                 code = UNREACHABLE
                 self._serving.stop()
             elif not end.done() and not self._shutdown.killed:
-                # The running jobs have crashed with the template, and are settled as crashed.
+                # The running jobs crashed with the template, and are settled as crashed.
                 self._serving.stop()
                 await self._serving.wait(SETTLE_TIMEOUT)
                 code = FORCED if self._shutdown.final else RestartReason.TEMPLATE_DIED
@@ -170,12 +170,12 @@ class Worker:
         return code
 
     def log_end(self) -> None:
-        """Log that the worker has stopped: its last line, after its processes have ended."""
+        """Write the worker's last log line, after its processes have ended."""
         shared = self.shared
         log.info("worker stopped id=%s processed=%d failed=%d", self._about.id, shared.processed, shared.failed)
 
     def act(self, row: SignalRow) -> None:
-        """Obey a signal."""
+        """Handle a signal."""
         resumes = row.action is Action.RESUME
         action = "none" if resumes and not self._serving.paused else row.action.value
         log.info("signal received signal=%s action=%s", row.name, action)
@@ -215,7 +215,7 @@ class Worker:
                 assert_never(action)
 
     def report(self) -> WorkerInfo:
-        """This worker's description, for listings of workers."""
+        """Describe this worker for listings."""
         shared, slots, session = self.shared, self._slots, self.shared.sessions.current
         return replace(
             self._about,
@@ -242,7 +242,7 @@ class Worker:
             return "working"
         return "starting" if self.shared.sessions.current is None else "idle"
 
-    # Taking jobs.
+    # Taking jobs
 
     def _resume(self) -> None:
         if self._serving.paused:
@@ -256,7 +256,7 @@ class Worker:
         await self.shared.adopted_jobs.wait()
         await self.shared.hook("shutdown")
 
-    # The session with the broker.
+    # The session with the broker
 
     async def _consume(self, broker: Broker) -> Consumer:
         await self._duties.prepare(broker)
@@ -279,10 +279,10 @@ class Worker:
         await self._duties.end()
         await self.shared.job_events.session_ends(broker)
 
-    # Hooks, background tasks, title, end.
+    # Hooks, background tasks, title, end
 
     async def _exit_hook(self) -> None:
-        """Run the hook worker_exit last, after the worker has left its broker. A hanging hook is killed."""
+        """Run the worker_exit hooks after the session is closed. A hanging hook is killed."""
         try:
             await asyncio.wait_for(self.shared.hook("worker_exit"), EXIT_TIMEOUT)
         except TimeoutError:

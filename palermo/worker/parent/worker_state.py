@@ -1,4 +1,4 @@
-"""The state that a worker's slots and its other parts share."""
+"""The state shared by a worker's slots and its other parts."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,18 +28,18 @@ class WorkerState(Struct, kw_only=True, eq=False):
     outcomes: Outcomes
     adopted_jobs: AdoptedJobs
     job_events: JobEvents
-    #: Set once the worker stops.
+    #: Set once the worker is stopping.
     stopping: asyncio.Event
-    #: Called when a slot has taken a job, and when it has settled a job or could not; and if the job failed.
+    #: Called when a slot has taken a job, and when it has settled it or failed to; and when a job has failed.
     on_change: Callable[[], None]
     on_failure: Callable[[], None]
-    #: Set when queues may have become empty: a job has ended, or the worker has started.
+    #: Set when queues may have become empty, because a job has ended or the worker has started.
     may_be_empty: asyncio.Event = field(default_factory=asyncio.Event)
-    #: Whether the slots take jobs: false while the worker is paused, and once it stops.
+    #: Whether the slots take jobs; false while the worker is paused or stopping.
     taking: bool = True
-    #: Minimum number of seconds between the starts of two jobs in a slot, set by the hook queue_size.
+    #: Minimum seconds between the starts of two jobs in a slot, set by the hook queue_size.
     pace: float = 0.0
-    #: The latest limit keys of deferred jobs: a burst is not over until these jobs have run.
+    #: Limit keys of the latest deferred jobs, for which a burst must wait.
     put_aside: dict[str, None] = field(default_factory=dict)
     #: Number of jobs taken, running, ended and failed.
     taken: int = 0
@@ -53,13 +53,13 @@ class WorkerState(Struct, kw_only=True, eq=False):
             await self.pool.hook(name)
 
     def job_began(self) -> None:
-        """Record that a slot has taken a job."""
+        """Count a job that a slot has taken."""
         self.busy += 1
         self.taken += 1
         self.on_change()
 
     def job_ended(self, message: Message, result: Result, *, settled: bool) -> None:
-        """Record that a slot has settled a job, or could not."""
+        """Count a job that a slot has settled, or could not settle."""
         self.busy -= 1
         self.outcomes.ended(message, result, settled=settled)
         if not isinstance(result, (Interrupted, Cancelled)):
