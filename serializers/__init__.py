@@ -1,17 +1,17 @@
-"""The serializers and compressions that come with Palermo, found by entry point. See contract/serialization.py.
+"""The serializers and compressions included in Palermo, found by entry point. See contract/serialization.py.
 
-`register` and the other functions below apply to all clients of this process, and to the jobs of a worker that
-imports the calling module.
+`register` and the other functions below apply to all clients in this process, and to the jobs of a worker that imports
+the calling module.
 """
 
 from palermo.contract.serialization import C, Compression, Serializer, Serializers
 
 
 def register(serializer: Serializer) -> None:
-    """Add a serializer under its name and its media type, replacing an existing one.
+    """Add a serializer under its name and media type, replacing an existing one.
 
-    It needs all members of `Serializer`: `name`, `media_type`, `safe`, `dumps(value)` and `loads(data, classes)`.
-    Raises OptionInvalid, which says which member is missing or has a wrong type.
+    It must have all members of `Serializer`: `name`, `media_type`, `safe`, `dumps(value)` and `loads(data, classes)`.
+    Raises OptionInvalid, which says which member is missing or has the wrong type.
     """
     Serializers.of_process().register(serializer)
 
@@ -22,10 +22,12 @@ def unregister(name: str) -> None:
 
 
 def register_compression(compression: Compression) -> None:
-    """Add a compression, replacing one with the same name. Raises OptionInvalid, like `register`."""
+    """Add a compression, replacing one with the same name. Raises OptionInvalid like `register`."""
     Serializers.of_process().register_compression(compression)
 
 
 def register_class(cls: C) -> C:
-    """Allow a dataclass or enum to be restored in every job, in addition to those in its annotations. A decorator."""
+    """Decorator that allows a dataclass or enum to be restored in every job, and not only in those that it
+    annotates.
+    """
     return Serializers.of_process().register_class(cls)

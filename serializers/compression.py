@@ -1,4 +1,4 @@
-"""Compressions, as named in content_encoding. A decompression bomb raises an error instead of filling the memory."""
+"""Compressions for content_encoding. A decompression bomb raises an error instead of filling the memory."""
 
 import zlib
 from io import BytesIO
@@ -11,7 +11,7 @@ from palermo.errors import BodyTooLarge, DecodeError, MediaTypeUnknown
 _CHUNK: Final = 65_536
 _ZSTD_CHUNK: Final = 1_024
 
-#: Maximum window that a zstd frame may request, in bytes; a power of two.
+#: Maximum window size of a zstd frame in bytes; a power of two.
 _ZSTD_WINDOW: Final = 2**26
 
 
@@ -43,7 +43,7 @@ class Gzip:
 
 
 class Zstd:
-    """RFC 8878, one frame. Needs the package zstandard, which Palermo does not install."""
+    """RFC 8878, one frame. Needs the package zstandard, which isn't a dependency of Palermo."""
 
     name = "zstd"
 

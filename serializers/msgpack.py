@@ -17,7 +17,7 @@ from palermo.serializers.tags import MAX_DEPTH, Format, display_map, is_plain, r
 # the C stack: 200 levels were a segmentation fault.
 EXTENSION: Final = 80
 
-#: The mark as bytes: ext 8, length 0, type 80.
+#: The marker key in bytes: ext 8, length 0, type 80.
 _MARK: Final = b"\xc7\x00P"
 
 
@@ -50,7 +50,7 @@ _FORMAT: Final = Format(
 
 
 class MsgpackSerializer:
-    """msgpack with separate bin and str types; importing this module does not import msgpack."""
+    """msgpack with separate bin and str types. msgpack is imported on first use."""
 
     name = "msgpack"
     media_type = "application/msgpack"
@@ -60,7 +60,7 @@ class MsgpackSerializer:
         if is_plain(value, _FORMAT):
             try:
                 return _pack(value)
-            except (ValueError, OverflowError):  # half of a surrogate pair, or a number of more than 64 bits
+            except (ValueError, OverflowError):  # half of a surrogate pair, or an integer of more than 64 bits
                 pass
         return _pack(tagged(value, _FORMAT))
 
@@ -72,7 +72,7 @@ class MsgpackSerializer:
             {"object_pairs_hook": partial(_display_map, hook=hook)} if classes is FOR_DISPLAY else {"object_hook": hook}
         )
         try:
-            # strict_map_key would reject every key but text and bytes.
+            # strict_map_key would reject all keys except text and bytes.
             value = msgpack.unpackb(data, strict_map_key=False, timestamp=3, **hooks)
         except RecursionError as error:
             raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.") from error

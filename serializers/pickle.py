@@ -11,12 +11,12 @@ from typing import Final
 from palermo.errors import DecodeError, EncodeError
 from palermo.serializers.tags import MAX_DEPTH, path, step
 
-#: Read by Python 3.8 and later.
+#: Readable by Python 3.8 and later.
 _PROTOCOL: Final = 5
 
 
 class PickleSerializer:
-    """The standard library's pickle. Classes are found by import, whatever `classes` says."""
+    """The standard library's pickle. Ignores `classes`, because classes are found by import."""
 
     name = "pickle"
     media_type = "application/x-pickle"
@@ -32,7 +32,7 @@ class PickleSerializer:
     def loads(self, data: bytes, classes: Mapping[str, type]) -> object:
         try:
             return pickle.loads(data)
-        except Exception as error:  # the bytes choose what runs here, and it may raise anything
+        except Exception as error:  # unpickling runs foreign code, which may raise anything
             raise DecodeError(
                 f"the body cannot be unpickled: {type(error).__name__}: {error}. Classes are found by import, "
                 "so the worker must be able to import them by the names they had where the job was enqueued."

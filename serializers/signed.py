@@ -2,7 +2,7 @@
 
 The body is one line of ASCII and then the unchanged inner body:
 
-    v1 <HMAC-SHA-256 in hexadecimal> <inner media type>\\n<inner body>
+    v1 <HMAC-SHA-256 in hexadecimal> <inner media type>\n<inner body>
 
 The HMAC covers "palermo-signed-v1", the job's name, the id, the inner media type and the inner body, each as UTF-8
 after its length in bytes as 8 bytes, big-endian. So no part can be mistaken for another, and the signature is invalid
@@ -20,18 +20,19 @@ VERSION: Final = b"v1"
 _DOMAIN: Final = b"palermo-signed-v1"
 _LINE: Final = 256
 
-#: A key shorter than this, in bytes, could be guessed.
+#: Minimum length of a key in bytes; shorter keys could be guessed.
 SHORTEST_KEY: Final = 16
 
 
 class Signed:
-    """Wraps and unwraps with the given keys: any of them verifies, and the first signs.
+    """Wraps and unwraps bodies. The first key signs; all keys verify.
 
-    To change keys, add the new one in second place everywhere, then make it first, then remove the old one.
+    To change keys, first add the new one in second place everywhere, then make it the first, and then remove the old
+    one.
     """
 
     def __init__(self, keys: Sequence[str | bytes] = ()) -> None:
-        """Raises SettingInvalid for a key of less than 16 bytes."""
+        """Raises SettingInvalid for a key of fewer than 16 bytes."""
         self._keys = [key.encode() if isinstance(key, str) else key for key in keys]
         for number, key in enumerate(self._keys, start=1):
             if len(key) < SHORTEST_KEY:
@@ -41,14 +42,14 @@ class Signed:
                 )
 
     def wrap(self, body: bytes, *, content_type: str, job: str, id: str) -> bytes:
-        """The signed body. Raises SignatureInvalid without a key."""
+        """Return the signed body. Raises SignatureInvalid without a key."""
         if not self._keys:
             raise SignatureInvalid("no signing key is set. Set signing_keys.")
         code = _code(self._keys[0], content_type, body, job, id)
         return b" ".join((VERSION, code, content_type.encode())) + b"\n" + body
 
     def unwrap(self, body: bytes, *, job: str, id: str) -> tuple[str, bytes]:
-        """The inner media type and body. Raises SignatureInvalid if none of the keys signed it, DecodeError."""
+        """Return the inner media type and body. Raises SignatureInvalid if no key matches, and DecodeError."""
         code, content_type, inner = _parts(body)
         # Try all keys, so that the time doesn't reveal which one fits.
         fits = [hmac.compare_digest(_code(key, content_type, inner, job, id), code) for key in self._keys]
@@ -60,7 +61,7 @@ class Signed:
         return content_type, inner
 
     def unwrap_unverified(self, body: bytes) -> tuple[str, bytes]:
-        """The inner media type and body, not verified. Raises DecodeError."""
+        """Return the inner media type and body without verification. Raises DecodeError."""
         _, content_type, inner = _parts(body)
         return content_type, inner
 

@@ -1,4 +1,4 @@
-"""Tags: Python values that JSON and msgpack lack, written as plain values and restored exactly or not at all.
+"""Tags represent Python values that JSON and msgpack lack, so that they are restored exactly or not at all.
 
 A tag is a kind, a plain value and, for dataclasses and enums, the dotted name of the class. The serializer decides its
 form in the bytes, see Format.wrap. Instances of subclasses (defaultdict, namedtuple, numpy.float64) are rejected,
@@ -24,12 +24,10 @@ from palermo.errors import DecodeError, EncodeError
 
 
 def instant_text(value: datetime | time) -> str:
-    """The value as text that keeps the time zone's name and the second hour of a clock change.
+    """Return an instant as text, including the time zone's name and the repeated hour of a clock change.
 
-    ``2026-10-25T02:30:00+01:00[Europe/Rome][fold=1]`` is RFC 9557: ISO 8601 with suffixes. Programs in other
-    languages can remove the suffixes and still have the right instant.
-
-    Raises ValueError for a time zone that cannot be named.
+    ``2026-10-25T02:30:00+01:00[Europe/Rome][fold=1]`` is ISO 8601 with the suffixes of RFC 9557. Programs that ignore
+    the suffixes still get the right instant. Raises ValueError for a time zone without a name.
     """
     text = value.isoformat()
     zone = value.tzinfo
@@ -71,8 +69,8 @@ def _parts(text: str) -> tuple[str, tzinfo | None, int]:
     return instant, zone, int("fold=1" in suffixes)
 
 
-#: Maximum nesting of lists, dicts, sets and dataclasses. Low enough to protect recursive code on decoded values (a
-#: preview, a row) from RecursionError.
+#: Maximum nesting of lists, dicts, sets and dataclasses. Low enough to avoid RecursionError in code that processes
+#: decoded values (previews, rows).
 MAX_DEPTH: Final = 100
 
 _COLLECTIONS: Final = {"tuple": tuple, "set": set, "frozenset": frozenset}
@@ -94,22 +92,22 @@ class Format(Struct, frozen=True, kw_only=True):
     """The values that a serializer can write without a tag."""
 
     name: str
-    #: The exact types of scalars, and of keys in a dict.
+    #: The exact types of scalars and of dict keys.
     scalars: frozenset[type]
     keys: frozenset[type]
-    #: The integers that need no tag: from `least` to `most`.
+    #: The range of integers that need no tag.
     least: int
     most: int
     #: Whether nan and inf need a tag.
     finite: bool
-    #: A key that a user's dict must not have, since it marks a tag; "" for none.
+    #: The key that marks a tag, which a user's dict must not have; "" if there is none.
     reserved: str
-    #: Creates a tag: kind, plain value, dotted name of a class or "".
+    #: Creates a tag from its kind, plain value, and dotted class name or "".
     wrap: Callable[[str, object, str], object]
 
 
 class _Unwritable(Exception):
-    """Raised for a value that cannot be written; on its way up it collects the path, from its end to its start."""
+    """A value that can't be written. While it propagates, it collects the path from the end to the start."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -118,7 +116,7 @@ class _Unwritable(Exception):
 
 
 def is_plain(value: Any, form: Format, room: int = MAX_DEPTH) -> bool:
-    """Whether the value needs no tag, apart from numbers and texts, which the encoder itself checks.
+    """Whether the value needs no tag. Numbers and text are checked by the encoder.
 
     Costs less than the encoding, since the types in a long list or dict are checked together.
     """
@@ -148,9 +146,9 @@ def is_plain(value: Any, form: Format, room: int = MAX_DEPTH) -> bool:
 
 
 def tagged(value: object, form: Format) -> object:
-    """The value with tags in place of all values that are not plain.
+    """Return the value with tags in place of values that aren't plain.
 
-    Raises EncodeError with the path of the value that cannot be written.
+    Raises EncodeError with the path of a value that can't be written.
     """
     try:
         return _tagged(value, form, MAX_DEPTH)
@@ -169,7 +167,7 @@ def path(value: object, steps: list[str]) -> str:
 
 
 def step(key: object) -> str:
-    """One step of a path: into a list or a dict."""
+    """Return one step of a path, into a list or a dict."""
     text = f'"{key}"' if isinstance(key, str) else brief(key)
     return f"[{text if len(text) <= 60 else text[:60] + '…'}]"
 
@@ -321,9 +319,9 @@ _READERS: Final[dict[str, tuple[type, Callable[[Any], object]]]] = {
 
 
 def restored(kind: object, value: Any, name: object, classes: Mapping[str, type]) -> object:
-    """The value of a tag. Dataclasses and enums are in `classes`; FOR_DISPLAY leaves them Unrestored.
+    """Return the value of a tag. `classes` contains the dataclasses and enums; FOR_DISPLAY returns them as Unrestored.
 
-    Raises DecodeError for an unknown tag or for a class that was not given.
+    Raises DecodeError for an unknown tag or a class that isn't allowed.
     """
     if kind in ("dataclass", "enum") and isinstance(name, str):
         return _instance(str(kind), value, name, classes)
@@ -388,7 +386,7 @@ def _instance(kind: str, value: Any, name: str, classes: Mapping[str, type]) -> 
 
 
 def _dataclass(cls: type[Any], values: dict[str, object]) -> object:
-    """The instance, created by its constructor, so that new fields get their defaults.
+    """Create an instance with its constructor, so that new fields get their defaults.
 
     Fields that the constructor doesn't take are set afterwards. As with dataclasses.replace, __post_init__ runs again
     and should not change earlier results, and an InitVar without a default can't be restored.

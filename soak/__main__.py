@@ -1,6 +1,6 @@
-"""Kill workers and a broker, cut connections and raise alarms under load, then account for every job.
+"""Kill workers and a broker, cut connections and raise alarms under load, then check what happened to every job.
 
-soak/README.md describes the faults, the books and how to read a failure.
+soak/README.md describes the faults, the checks and how to read a failure.
 """
 
 import argparse

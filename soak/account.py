@@ -1,4 +1,4 @@
-"""The account of a soak: all its books together, and what is said of them in the end."""
+"""The final report of a soak, which combines all its checks."""
 
 import time
 from collections import Counter, defaultdict
@@ -15,12 +15,13 @@ from soak.records import runs
 from tests.rabbitmq_node import url_of
 from tests.raw_amqp import RawClient
 
-#: The jobs of which there are ticks, and those of another program; all others named so mean harm.
+#: Names of the recurring job, of another program's jobs, and the prefix of the soak's own jobs. All other jobs named
+#: "mixed." are hostile.
 _TICK, _FOREIGN, _OURS = "mixed.tick", "mixed.foreign", "soaked."
 
 
 class Account:
-    """Every id, and every message without one: where it came to."""
+    """Checks what happened to every job with an id and every message without one."""
 
     def __init__(self, arena: Arena, stuck: Counter[str]) -> None:
         records = arena.records
@@ -100,7 +101,7 @@ class Account:
 
 
 def _bodies(arena: Arena, queue: str) -> list[bytes]:
-    """The bodies in a queue, whatever is in the headers beside them."""
+    """Return the bodies in a queue, without decoding the headers."""
     with RawClient(url_of(arena.node), timeout=60) as client:
         return [body for _, body in client.messages(queue)]
 

@@ -1,4 +1,6 @@
-"""What a soak harms: one RabbitMQ, workers of every pool behind a proxy each, and programs that publish."""
+"""The system under test: a RabbitMQ node, workers of every pool that each connect through a proxy, and publishing
+programs.
+"""
 
 import random
 import re
@@ -24,7 +26,7 @@ from tests.helpers import eventually
 from tests.rabbitmq_node import Node, url_of
 from tests.tcp_proxy import TcpProxy
 
-#: Workers that are pushed the jobs of one queue and workers that ask for those of several, of every pool.
+#: For each pool, a worker that consumes one queue and a worker that polls several.
 WORKERS = {
     "process push": ("-q", "mail", "-c", "3", "--prefetch", "8"),
     "process poll": ("-q", "mail,images,reports,calls", "-c", "2"),
@@ -34,7 +36,7 @@ WORKERS = {
     "async poll": ("--pool", "async", "-q", "feeds,calls", "-c", "20"),
 }
 
-#: Those of the queue that is deleted and made again; eight slots.
+#: The workers of the queue that is deleted and recreated; eight slots in total.
 REMADE_WORKERS = {
     "remade push": ("--pool", "thread", "-q", REMADE_QUEUE, "-c", "4"),
     "remade poll": ("--pool", "thread", "-q", f"reports,{REMADE_QUEUE}", "-c", "4"),
@@ -42,38 +44,38 @@ REMADE_WORKERS = {
 
 PUBLISHERS = "publishers"
 
-#: How many jobs may wait or run before publishers pause, so that there is an end to it.
+#: Maximum number of waiting and running jobs before publishers pause, so that the soak can end.
 BACKLOG = 400
 
-#: Seconds between a worker's attempts to connect; 30 in truth.
+#: Maximum seconds between a worker's attempts to connect; 30 by default.
 MAX_PAUSE = 2.0
 
-#: Seconds in which all workers must have started.
+#: Seconds within which all workers must have started.
 READY = 120.0
 
-#: The ids of jobs, in logs and in what is wrong.
+#: The ids of jobs in logs and in reports of broken promises.
 _IDS = re.compile(r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b")
 
-#: The name of the job that recurs.
+#: The name of the recurring job.
 TICK = "tick"
 
 
 class Arena:
-    """The processes, and the record of what was done."""
+    """The processes, and a record of everything done to them."""
 
     def __init__(self, path: Path, node: Node, *, seed: str, parts: frozenset[str]) -> None:
         self.node = node
         self.seed = seed
         self.parts = parts
         self.records = Records()
-        #: By the parent's pid: every worker that ever was, and what it is called.
+        #: Every worker that has existed, by the pid of its parent, with its name.
         self.past: dict[int, WorkerProcess] = {}
         self.names: dict[int, str] = {}
         self.workers: dict[str, WorkerProcess] = {}
-        #: The instant up to which each tick must have come.
+        #: The time up to which every tick must have been published.
         self.ticked = 0.0
         chance = random.Random(f"{seed} arena")
-        #: One of every pool whose parent nobody kills, to see how it grows.
+        #: One worker of each pool whose parent is never killed, to measure its growth.
         self.steady = tuple(f"{pool} {chance.choice(('push', 'poll'))}" for pool in ("process", "thread", "async"))
         self._kinds = {**WORKERS, **(REMADE_WORKERS if REMADE in parts else {})}
         self.mortal = tuple(name for name in self._kinds if name not in self.steady)
@@ -88,7 +90,7 @@ class Arena:
                 name: undo.enter_context(TcpProxy(self.node.host, self.node.port))
                 for name in (*self._kinds, PUBLISHERS)
             }
-            # The inspector's way is straight.
+            # The inspector connects without a proxy.
             self.rig = undo.enter_context(Rig(self._path, url_of(self.node), "palermo", module="shop"))
             if REMADE in self.parts:
                 self.make_queue()
@@ -121,7 +123,7 @@ class Arena:
         return {pid: worker.log for pid, worker in self.past.items()}
 
     def said_of(self, wrongs: Iterable[str]) -> list[str]:
-        """What the workers' logs say of the jobs that these texts name."""
+        """Return the lines in workers' logs about the jobs that these texts mention."""
         ids = {id for wrong in wrongs for id in _IDS.findall(wrong)}
         return [
             f"{self.names[pid]} {pid}: {line}"
@@ -132,11 +134,11 @@ class Arena:
 
     @property
     def sizes(self) -> dict[str, float]:
-        """The resident size, in MB, of the parents that nobody kills."""
+        """The resident memory, in MB, of the parents that are never killed."""
         return {name: _resident(self.workers[name].pid) for name in self.steady}
 
     def ready(self) -> None:
-        """Wait until all workers wait for jobs; they start at once, on a machine that may be busy."""
+        """Wait until all workers wait for jobs. They start simultaneously, possibly on a busy machine."""
 
         def all_idle() -> bool:
             rows = {row["pid"]: row for row in self.rig.workers()}
@@ -151,9 +153,10 @@ class Arena:
         eventually(lambda: time.monotonic() >= due, within=seconds + 5)
 
     def finish(self, *, within: float) -> Counter[str]:
-        """Publish no more, and wait until all is done and every worker waits; what is stuck, by queue.
+        """Stop publishing, and wait until all jobs are done and every worker is idle. Returns the remaining jobs by
+        queue.
 
-        Stuck is what is left when no job has begun for so long.
+        Gives up when no job has started for `within` seconds.
         """
         self._stop.set()
         for publishing in self._publishing:
@@ -173,16 +176,16 @@ class Arena:
         return left
 
     def _end_ticks(self, *, within: float) -> None:
-        """Let all come that are due by now, and no more."""
+        """Wait for all ticks that are due by now, and stop the recurring job."""
         self.ticked = time.time()
-        with suppress(AssertionError):  # the book says which did not come
+        with suppress(AssertionError):  # Ticks reports missing ones
             eventually(
                 lambda: any(int(line.split()[1]) >= self.ticked for line in self.rig.lines("ticks")), within=within
             )
         eventually(self._switch_off, within=within)
 
     def _switch_off(self) -> bool:
-        # The inspector's session may be one from before the last fault.
+        # The inspector's session may predate the last fault.
         try:
             self.rig.inspector.recurring.switch(TICK, on=False)
         except BrokerError:
@@ -190,13 +193,13 @@ class Arena:
         return True
 
     def _left(self) -> Counter[str]:
-        """What is not done, by queue."""
+        """Return the numbers of unfinished jobs, by queue."""
         rows = self.rig.inspector.queues.list()
         left = Counter({row["name"]: row["pending"] + row["in_progress"] for row in rows if row["name"] != "failed"})
         left["scheduled"] = self.rig.inspector.scheduled.list(limit=0).total or 0
         return +left
 
-    # The queue that is deleted and made again.
+    # The queue that is deleted and recreated
 
     def make_queue(self) -> None:
         with pika.BlockingConnection(pika.URLParameters(url_of(self.node))) as connection:
@@ -206,17 +209,17 @@ class Arena:
             channel.queue_bind(REMADE_QUEUE, "palermo", REMADE_QUEUE)
 
     def delete_queue(self) -> int:
-        """Returns how many jobs it held that no consumer had been given."""
+        """Delete the queue, and return the number of its jobs that no consumer had received."""
         with pika.BlockingConnection(pika.URLParameters(url_of(self.node))) as connection:
             return int(connection.channel().queue_delete(REMADE_QUEUE).method.message_count)
 
-    # Those that publish.
+    # The publishers
 
     def _url(self, name: str) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.proxies[name].port}/%2F?heartbeat=2"
 
     def _sources(self) -> dict[str, traffic.Source]:
-        """Each with a name of its own."""
+        """Return the sources of jobs, by name."""
         url, records, plain = self._url(PUBLISHERS), self.records, tuple(QUEUES)
         all_queues = (*plain, REMADE_QUEUE) if REMADE in self.parts else plain
         made: dict[str, traffic.Source] = {
@@ -249,7 +252,7 @@ class Arena:
         return self.records.stored - self.records.deleted - self._beginnings()
 
     def _beginnings(self) -> int:
-        """How many runs have begun so far."""
+        """Return the number of runs that have started so far."""
         path = self.rig.path / "runs"
         with self._lock:
             if path.exists():
@@ -267,10 +270,10 @@ def _resident(pid: int) -> float:
 
 
 def held(node: Node) -> Counter[str]:
-    """The messages of queues of jobs, of tenants and of delayed jobs, as the broker itself counts.
+    """Return the number of messages in the queues of jobs, tenants and delayed jobs, as counted by the broker.
 
-    A slot of a queue that was made again under it is deaf for up to 12 seconds, and a leader looks for what one before
-    it may have dealt: what they have been sent meanwhile is in no other count.
+    No other count includes the messages sent to a slot in the 12 seconds before it notices that its queue was
+    recreated, or messages that a new leader is still checking because its predecessor may have dispatched them.
     """
     lines = node.ctl("list_queues", "--no-table-headers", "name", "messages").splitlines()
     counts = Counter({name: int(count) for name, count in (line.split("\t") for line in lines)})

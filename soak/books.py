@@ -1,4 +1,4 @@
-"""The other books of a soak: of keys, of ticks, and of what programs without Palermo published."""
+"""The checks of unique keys, of ticks, and of messages published without Palermo."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,12 +10,12 @@ from soak.reasons import Reasons
 from soak.records import Answer, Order, Run, Sent
 from soak.traffic import LATER
 
-#: Seconds by which a tick may be late, and still be the one that a leader fired as it was killed.
+#: Maximum seconds by which a tick may be late, because the leader that published it may have been killed.
 LATE = 15.0
 
 
 class Keys:
-    """Of one key only one job is there at a time, and who is told of another is told the truth."""
+    """Checks that only one job per key exists at a time, and that each id reported as the holder of a key is real."""
 
     def __init__(
         self,
@@ -27,9 +27,9 @@ class Keys:
         left: Sequence[Mapping[str, Any]],
         reasons: Reasons,
     ) -> None:
-        """`left` holds the inspector's rows of keys, once all is done."""
+        """`left` contains the inspector's rows of keys after all jobs are done."""
         self.answers = len(answers)
-        #: Why two jobs with one key ran at once, and how many did for each reason.
+        #: How often two jobs with the same key ran at once, by reason.
         self.together: Counter[str] = Counter()
         self._reasons = reasons
         self._runs: defaultdict[str, list[Run]] = defaultdict(list)
@@ -59,7 +59,7 @@ class Keys:
 
 
 class Ticks:
-    """Of a job that recurs every second: each tick once."""
+    """Checks that each tick of a job that recurs every second ran once."""
 
     def __init__(
         self,
@@ -70,7 +70,9 @@ class Ticks:
         monotonic: Callable[[float], float],
         reasons: Reasons,
     ) -> None:
-        """`until` is the instant up to which all must have come, `monotonic` the other clock at one."""
+        """`until` is the time up to which all ticks must have run; `monotonic` is the same time by the monotonic
+        clock.
+        """
         self._reasons = reasons
         self._monotonic = monotonic
         self.runs: defaultdict[int, list[Run]] = defaultdict(list)
@@ -117,10 +119,10 @@ def _tick(row: Mapping[str, Any]) -> int:
 
 
 class Messages:
-    """What has no id of the publisher's is known by its body alone: counted, against what ran and what failed."""
+    """Counts messages without ids by their bodies, and compares the numbers published, run and failed."""
 
     def __init__(self, *, sent: Sequence[Sent], runs: Sequence[Run], failed: Counter[int], reasons: Reasons) -> None:
-        """`failed` counts those in `failed` by the number of their body."""
+        """`failed` contains the number of failed messages by the number in their body."""
         outcomes: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._sent = {each.number: each for each in sent}
         for each in sent:
@@ -132,7 +134,7 @@ class Messages:
         self._reasons = reasons
         self.outcomes = Counter(each.outcome for each in sent)
         self.lost = 0
-        #: How many ran or failed more often than they were published.
+        #: Number of runs and failures above the number of published messages.
         self.surplus = 0
         unknown = sorted({*self._runs, *failed} - outcomes.keys())
         self.wrongs = [
@@ -147,15 +149,15 @@ class Messages:
         if done < confirmed:
             self.lost += confirmed - done
             yield f"lost: {confirmed - done} of {confirmed} messages with the body {number} ({kind})"
-        # What raises has not ended, and what ends and is not settled comes again.
+        # A job that raises has not ended, and one that ended without being settled is delivered again.
         excused = sum(run.ended is not None and bool(self._reasons.unsettled(run, float("inf"))) for run in runs)
-        # One that is put into `failed` unread never runs.
+        # A message that failed without being decoded never runs.
         if self._failed[number] > 1:
             last = self._sent[number]
             excused += self._failed[number] * self._reasons.failed_twice(last.began, last.ended)
         surplus = done - confirmed - uncertain
         self.surplus += max(0, surplus)
-        # What waits for its time is moved by leaders, which a soak kills.
+        # Delayed messages are moved by leaders, which a soak kills.
         if surplus > excused and number != LATER:
             yield (
                 f"too often: {done} messages with the body {number} ({kind}) ran or failed, {confirmed} were confirmed,"

@@ -1,4 +1,4 @@
-"""The faults of a soak, dealt one after the other from a shuffled deck."""
+"""The faults of a soak, drawn one after another from a shuffled deck."""
 
 import os
 import random
@@ -21,44 +21,45 @@ from tests.helpers import eventually
 from tests.rabbitmq_node import url_of
 from tests.raw_amqp import RawClient, properties, table
 
-#: Seconds between two faults.
+#: Seconds between faults.
 PAUSE = (0.1, 1.2)
 
-#: Seconds for which a line is silent. With heartbeats of 2 it is given up after 4 to 9.
+#: Seconds for which a connection is silent. With heartbeats of 2 seconds it is given up after 4 to 9.
 SILENCE = (0.5, 9.0)
 
-#: Seconds for which an alarm lasts, and enqueuing waits.
+#: Duration of an alarm in seconds, during which enqueuing waits.
 ALARM = (0.5, 3.0)
 
-#: Seconds for which queues refuse what comes.
+#: Seconds for which queues refuse messages.
 REFUSAL = (0.5, 3.0)
 
-#: The queues that do so together, by the name of their policy.
+#: The queues that refuse messages together, by the name of their policy.
 FULL = {"jobs": (*QUEUES, REMADE_QUEUE), "failed": ("failed",)}
 
-#: Messages that they take at all other times. RabbitMQ drops the oldest where a queue has more than it may when the
-#: policy comes, since it reads the length before it reads that it is to refuse: so the policy is there from the first.
+#: Limit of these queues at all other times. The policy must always exist: RabbitMQ applies a new length limit before it
+#: applies the overflow mode, so a queue above the limit would drop its oldest messages.
 ROOM = 1_000_000
 
-#: Seconds for which another program has a queue for itself.
+#: Seconds for which another program consumes a queue exclusively.
 ALONE = (0.5, 8.0)
 
-#: Parts of the names of Palermo's own queues that hold jobs: what another program puts there is taken for one.
+#: Parts of the names of Palermo's own queues that contain jobs, in which another program's messages count as jobs.
 OF_JOBS = ("~later.", "~tenant.", "~migrating.", "~events")
 
-#: Seconds for which a queue is gone before another program makes it again.
+#: Seconds until another program recreates a deleted queue.
 GONE = (0.0, 0.02)
 
-#: Seconds from the making of a quorum queue, or a change of a policy, to the next kill of the broker. RabbitMQ that is
-#: killed within half a second has the queue afterwards, but no leader for it ever: who asks it waits for a minute and
-#: loses the connection (3.10.8, six queues a time: the last one at kills 0 and 0.3 s after, none from 1 s on).
+#: Seconds from creating a quorum queue or changing a policy until the broker may be killed. If RabbitMQ is killed
+#: within half a second, the queue exists afterwards but never gets a leader, so clients wait for a minute and lose
+#: their connection (RabbitMQ 3.10.8, with six queues per attempt: happened when killed after 0 and 0.3 s, but not from
+#: 1 s on).
 WRITTEN = 3.0
 
 
 def _consumer_alone(url: str, queue: str) -> RawClient | None:
-    """A connection that has the queue for itself, and holds one job; None while the queue has another consumer.
+    """Return a connection that consumes the queue exclusively and holds one job; None if there is another consumer.
 
-    Not by pika, which ends a connection at a job with a timestamp that Python cannot represent.
+    Doesn't use pika, which closes the connection on a timestamp that Python can't represent.
     """
     client = RawClient(url)
     try:
@@ -70,31 +71,31 @@ def _consumer_alone(url: str, queue: str) -> RawClient | None:
 
 
 class Faults:
-    """The deck, which begins with each kind of fault once."""
+    """The deck of faults, which starts with one of each kind."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self._chance = random.Random(f"{arena.seed} faults")
-        # Those that take long are rare.
+        # Slow faults are rare.
         self._more = [self._parent, self._parent, self._child, self._child, self._child, self._cut, self._stall]
         self._deck = self._kinds()
         self._chance.shuffle(self._deck)
         self._first = True
-        #: When the broker has surely written down the queue that was made again.
+        #: When the broker has certainly persisted the recreated queue or the changed policy.
         self._written = 0.0
-        #: The silent lines: since when, until when, and whose.
+        #: The silent connections, with start, end and names.
         self._silent: list[tuple[float, float, frozenset[str]]] = []
         if REFUSALS in arena.parts:
             self._limit(FULL, ROOM)
 
     def deal(self, seconds: float) -> None:
-        """Deal faults for this number of seconds."""
+        """Cause faults for this number of seconds."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._next()
 
     def end(self, *, each_kind: bool) -> None:
-        """Let all lines speak again, after each kind of fault has come about if that is wanted."""
+        """End all silences, with `each_kind` only after each kind of fault has been used."""
         while each_kind and self._first:
             self._next()
         self._resume(float("inf"))
@@ -109,7 +110,7 @@ class Faults:
         self._first = self._first and bool(self._deck)
 
     def _kinds(self) -> list[Callable[[], None]]:
-        """One of each."""
+        """Return one fault of each kind."""
         parts = {REFUSALS: self._refusal, REMADE: self._remade, EXCLUSIVE: self._exclusive, MALFORMED: self._malformed}
         return [
             *(fault for part, fault in parts.items() if part in self._arena.parts),
@@ -123,7 +124,7 @@ class Faults:
             self._broker_killed if self._chance.random() < 0.7 else self._broker_restarted,
         ]
 
-    # Processes.
+    # Processes
 
     def _parent(self) -> None:
         name = self._chance.choice(self._arena.mortal)
@@ -133,12 +134,12 @@ class Faults:
         self._arena.start(name)
 
     def _child(self) -> None:
-        """A slot, or the process that slots share."""
+        """Kill a slot or the process that slots share."""
         parent = self._arena.workers[self._chance.choice(sorted(self._arena.workers))].pid
         self._kill("child", parent, [child for template in children(parent) for child in children(template)])
 
     def _template(self) -> None:
-        # Then the parent begins anew, so none of those that are looked at for how they grow.
+        # The parent then restarts, so don't choose one whose growth is measured.
         parent = self._arena.workers[self._chance.choice(self._arena.mortal)].pid
         self._kill("template", parent, children(parent))
 
@@ -149,7 +150,7 @@ class Faults:
                 os.kill(victim, signal.SIGKILL)
                 self._done(kind, at, parent=parent, process=victim)
 
-    # Lines.
+    # Connections
 
     def _cut(self) -> None:
         names, reset, at = self._some(), self._chance.random() < 0.5, time.monotonic()
@@ -166,7 +167,7 @@ class Faults:
         self._silent.append((at, at + self._chance.uniform(*SILENCE), names))
 
     def _resume(self, now: float) -> None:
-        """End the silences that are due; of lines that are silent twice, both at the end of the first."""
+        """End the silences that are due. A connection with two silences speaks after the first."""
         for since, until, names in list(self._silent):
             if until <= now:
                 for name in names:
@@ -175,11 +176,11 @@ class Faults:
                 self._done("stall", since, links=names)
 
     def _some(self) -> frozenset[str]:
-        """One line, some, or all."""
+        """Return one connection, several, or all."""
         names = list(self._arena.proxies)
         return frozenset(self._chance.sample(names, self._chance.choice((1, 1, 1, 2, 3, len(names)))))
 
-    # The broker.
+    # The broker
 
     def _broker_killed(self) -> None:
         self._arena.pause(max(0.0, self._written - time.monotonic()))
@@ -208,10 +209,10 @@ class Faults:
         self._arena.node.ctl(limit, below)
         self._done("alarm", at)
 
-    # Queues.
+    # Queues
 
     def _refusal(self) -> None:
-        """Have job queues, `failed` or both refuse what comes while there are some messages in them."""
+        """Let job queues, `failed` or both refuse messages while they contain some."""
         full, at = self._chance.choice([["jobs"], ["failed"], ["jobs", "failed"]]), time.monotonic()
         self._limit(full, self._chance.choice((1, 3, 10)))
         self._arena.pause(self._chance.uniform(*REFUSAL))
@@ -219,7 +220,7 @@ class Faults:
         self._done("refusal", at, queues=[queue for name in full for queue in FULL[name]])
 
     def _limit(self, names: Iterable[str], most: int) -> None:
-        """Set all these policies by one command, as `rabbitmqctl set_policy` does each: it takes a second or more."""
+        """Set several policies in one command, because each `rabbitmqctl set_policy` takes a second or more."""
         limits = f'{{\\"max-length\\":{most},\\"overflow\\":\\"reject-publish\\"}}'
         calls = [
             f'rabbit_policy:parse_set(<<"/">>, <<"{name}">>, <<"^({"|".join(FULL[name])})$">>, <<"{limits}">>,'
@@ -228,11 +229,11 @@ class Faults:
         ]
         said = self._arena.node.ctl("eval", f"[{', '.join(calls)}].")
         assert "error" not in said, said
-        # A node up to 4.2 that is killed before has the policy of before: it then drops what is more than the limit.
+        # A node up to 4.2 that is killed earlier still has the old policy, and drops messages above its limit.
         self._written = time.monotonic() + WRITTEN
 
     def _remade(self) -> None:
-        """Delete a quorum queue that is in use, and make it again, if nobody was quicker."""
+        """Delete a quorum queue in use and recreate it, unless another process already has."""
         gone, at = self._chance.choice((0.0, self._chance.uniform(*GONE))), time.monotonic()
         jobs = self._arena.delete_queue()
         if gone:
@@ -243,9 +244,9 @@ class Faults:
         self._done("queue remade", at, queues=(REMADE_QUEUE,), jobs=jobs)
 
     def _exclusive(self) -> None:
-        """Consume from a queue exclusively for a while, as another program does that knows nothing of workers."""
+        """Consume a queue exclusively for a while, like a program that isn't aware of workers."""
         queue, at = self._chance.choice(sorted(QUEUES)), time.monotonic()
-        # RabbitMQ gives a queue to one consumer only while it has no other.
+        # RabbitMQ allows exclusive consumption only while there is no other consumer.
         self._insist(lambda inspector: inspector.queues.pause(queue))
         try:
             alone = eventually(lambda: _consumer_alone(url_of(self._arena.node), queue))
@@ -258,7 +259,7 @@ class Faults:
         self._done("exclusive consumer", at, queues=(queue,))
 
     def _insist(self, act: Callable[[Inspector], object]) -> None:
-        """Do this by the inspector, whose session may be one from before the last fault."""
+        """Repeat an action of the inspector until it succeeds, because its session may predate the last fault."""
 
         def done() -> bool:
             try:
@@ -270,7 +271,7 @@ class Faults:
         eventually(done)
 
     def _malformed(self) -> None:
-        """Publish what no reader can read to all of Palermo's own streams and queues but those that hold jobs."""
+        """Publish malformed messages to all of Palermo's own streams and queues except those that contain jobs."""
         at = time.monotonic()
         names = self._arena.node.ctl("list_queues", "--no-table-headers", "name").split("\n")
         own = [name for name in names if ".~" in name and not any(part in name for part in OF_JOBS)]

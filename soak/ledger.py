@@ -1,4 +1,4 @@
-"""The books of a soak: what was enqueued, what ran, what was harmed and what failed; and whether they agree."""
+"""The check of jobs with ids: compares those enqueued with those that ran, were killed and failed."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -8,17 +8,17 @@ from typing import Any
 from soak.reasons import Reasons
 from soak.records import PIDS, Order, Run, pid_of
 
-#: Jobs of the queue that is deleted which workers may have had at that instant: all slots that serve it.
+#: Maximum number of jobs from the deleted queue that workers may hold, one for each slot that serves it.
 TAKEN = 12
 
 
 class Ledger:
-    """All that is known at the end of a soak of the jobs that were enqueued one by one or by the dozen."""
+    """Checks all jobs that were enqueued one by one or in batches."""
 
     def __init__(
         self, *, orders: Sequence[Order], runs: Sequence[Run], failed: Sequence[Mapping[str, Any]], reasons: Reasons
     ) -> None:
-        """`failed` holds the inspector's rows."""
+        """`failed` contains the inspector's rows."""
         self.orders = {order.number: order for order in orders}
         self._runs = runs
         self._failed = failed
@@ -27,11 +27,11 @@ class Ledger:
         for run in runs:
             self._by_number[run.number].append(run)
         self._deleted = {harm: harm.jobs + TAKEN for harm in reasons.harms if harm.kind == "queue remade"}
-        #: Why jobs ran again, and how many did for each reason.
+        #: How often jobs ran again, by reason.
         self.duplicates: Counter[str] = Counter()
-        #: What lies in `failed`, by class of error.
+        #: The failed jobs by class of error.
         self.errors = Counter(str(row["error"]["class"]) for row in failed)
-        #: How many jobs went with a queue that was deleted.
+        #: Number of jobs that were lost with a deleted queue.
         self.deleted = 0
         self.lost = 0
         self.wrongs = list(self._audit())
@@ -45,7 +45,7 @@ class Ledger:
         return sum(not order.id and not order.refused for order in self.orders.values())
 
     def _audit(self) -> Iterator[str]:
-        """Every way in which a promise was broken."""
+        """Yield a description of every broken promise."""
         numbers: Counter[int] = Counter(row["args"][0] for row in self._failed)
         yield from (f"nobody enqueued {run}" for run in self._runs if run.number not in self.orders)
         for order in self.orders.values():
@@ -72,10 +72,12 @@ class Ledger:
                 yield f"{wrong}: {row['id']} {row['args'][0]} {row['error']['class']}: {row['error']['message']}"
 
     def _went(self, order: Order) -> bool:
-        """Whether it may have gone with its queue: the broker said how many did, and workers had some."""
+        """Whether the job may have been lost with its queue. The broker reported how many were, and workers held
+        some.
+        """
         for harm, left in self._deleted.items():
             if order.queue in harm.queues and order.began <= harm.until:
-                # What was on its way is in no count.
+                # Jobs on their way to the queue were not counted.
                 counted = order.ended < harm.at
                 if left or not counted:
                     self._deleted[harm] -= counted
@@ -91,7 +93,7 @@ class Ledger:
             case "ArithmeticError":
                 return "" if order.raises else "failed although it does not raise"
             case "palermo.errors.DuplicateJob":
-                # One that was given up unconfirmed, but stored once its key was another's.
+                # Without confirmation, it may have been stored after another job got its key.
                 return "" if order.key and not order.id else "not run for its key, though it was confirmed"
             case "palermo.errors.JobCrashed":
                 ran = self._by_number[order.number]
@@ -106,6 +108,6 @@ class Ledger:
 
 
 def table(counts: Mapping[str, int] | Collection[tuple[str, int]]) -> str:
-    """Counts in one line, the most first."""
+    """Return counts in one line, largest first."""
     ordered = Counter(dict(counts)).most_common()
     return ", ".join(f"{count:,} {name}" for name, count in ordered) or "none"

@@ -1,8 +1,8 @@
-"""The parts of a soak: sources of jobs and kinds of faults that can be left out, or tried alone."""
+"""The parts of a soak: kinds of jobs and faults that can be left out or run alone."""
 
 from collections.abc import Iterable
 
-#: In the mix of jobs: of tenants, delayed ones, with keys, recurring, of another program, and of one that means harm.
+#: Kinds of jobs: of tenants, delayed, with keys, recurring, from another program, and hostile.
 TENANTS, DELAYED, UNIQUE, RECURRING, FOREIGN, HOSTILE = (
     "tenants",
     "delayed",
@@ -11,18 +11,18 @@ TENANTS, DELAYED, UNIQUE, RECURRING, FOREIGN, HOSTILE = (
     "foreign",
     "hostile",
 )
-#: Among the faults: queues that refuse, a quorum queue that is deleted and made again, a queue that another program has
-#: for itself for a while, and records that cannot be read in Palermo's own streams and queues.
+#: Kinds of faults: queues that refuse messages, a quorum queue that is deleted and recreated, a queue that another
+#: program consumes exclusively, and malformed records in Palermo's own streams and queues.
 REFUSALS, REMADE, EXCLUSIVE, MALFORMED = "refusals", "remade", "exclusive", "malformed"
 
-#: A part that is named by itself: storm.py, on brokers of its own.
+#: Runs only if named: storm.py, on brokers of its own.
 WORKFLOWS = "workflows"
 
 ALL = frozenset({TENANTS, DELAYED, UNIQUE, RECURRING, FOREIGN, HOSTILE, REFUSALS, REMADE, EXCLUSIVE, MALFORMED})
 
 
 def chosen(names: str) -> frozenset[str]:
-    """The parts that a text like "tenants,unique" names. "-hostile" is all but that one, "" is all, "none" is none.
+    """Parse the names of parts, such as "tenants,unique". "-hostile" means all but that one, "" all, and "none" none.
 
     Raises ValueError.
     """

@@ -1,4 +1,4 @@
-"""Why a job may run a second time: what a soak did to its worker, to the lines and to the queues."""
+"""Valid reasons for a job to run a second time: faults in its worker, its connection or its queue."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,37 +7,37 @@ from datetime import datetime
 from soak.records import Harm, Order, Run
 from soak.traffic import PUBLISH
 
-#: Seconds that a worker and its broker may need to settle a job that has ended, on a busy machine.
+#: Seconds that a worker and its broker may need to settle a finished job on a busy machine.
 SETTLING = 3.0
 
-#: Seconds for which a process may go on that is being killed, or whose parent was: it may even begin a job.
+#: Seconds for which a process may continue after it or its parent is killed. It may even start a job.
 LINGERING = 0.5
 
-#: What is said of a worker whose result was not wanted, and of one that runs a job a second time itself.
+#: Log lines of a worker whose result was dropped, and of one that runs a job a second time itself.
 _DROPPED = re.compile(r"result dropped.* id=(\S+)")
 _AGAIN = re.compile(r"runs again alone id=(\S+)|job interrupted, requeuing it id=(\S+)")
 
-#: Seconds for which a line may have been silent before a worker says that it is lost, with heartbeats of 2.
+#: Maximum seconds of silence before a worker notices that its connection is lost, with heartbeats of 2 seconds.
 SILENT = 9.0
 
-#: Seconds from its publish in which a message that is not even run must have been put into `failed`.
+#: Seconds from its publish within which an undecodable message must be in `failed`.
 FAILING = 60.0
 
-#: Said by a worker whose line was lost, by a fault or because it or the broker could not say anything in time.
+#: Logged by a worker that has lost its connection, because of a fault or because it or the broker was too slow.
 _LOST = re.compile(r"^(\S+) WARNING connection lost", re.MULTILINE)
 
-#: Said by a worker that leads from then on.
+#: Logged by a worker that becomes the leader.
 _LEADS = "leading duty="
 
-#: The ones that a kill of a process, and those that the loss of a connection, may be the reason of.
+#: The kinds of faults that kill a child process, and those that break a connection.
 CHILDREN, LINKS = ("child", "template"), ("cut", "stall", "broker killed", "broker restarted")
 
-#: What a leader moves: it confirms the copy in the job queue before it lets go of the original.
+#: The jobs that a leader moves. It waits until the copy in the job queue is confirmed before it removes the original.
 MOVED = ("tenant", "delayed")
 
 
 class Reasons:
-    """What may excuse a run, by harms, and by the workers' names and logs by the pid of the parent."""
+    """Finds the reasons for repeated runs from faults and from workers' names and logs, by the parent's pid."""
 
     def __init__(self, harms: Sequence[Harm], names: Mapping[int, str], logs: Mapping[int, str]) -> None:
         self.harms = harms
@@ -45,11 +45,11 @@ class Reasons:
         self._dropped = {pid: set(_DROPPED.findall(log)) for pid, log in logs.items()}
         self._again = {pid: {a or b for a, b in _AGAIN.findall(log)} for pid, log in logs.items()}
         self._leaders = {pid for pid, log in logs.items() if _LEADS in log}
-        # A program that enqueues with a key keeps the time itself while no worker does.
+        # While no worker leads, a program that enqueues with a key takes over.
         self._lines_of_leaders = {names[pid] for pid in self._leaders} | {"publishers"}
 
     def again(self, order: Order, first: Run, second: Run) -> str:
-        """Why the first of two runs was not the last; "" if there is no good reason."""
+        """Why the first of two runs was not the last, or "" without a valid reason."""
         if reason := self.unsettled(first, second.began):
             return reason
         if self.published_twice(order):
@@ -60,7 +60,7 @@ class Reasons:
             return "could not be put into failed, which was full"
         if second.id in self._dropped[second.parent]:
             return "delivered first to a worker whose line was lost, as the log says"
-        # RabbitMQ has given up a silent worker and taken the job back, and the worker does not know it yet.
+        # RabbitMQ has given up a silent worker and requeued the job, and the worker hasn't noticed yet.
         if any(harm.at <= first.began and second.began <= harm.until for harm in self._cuts(second)):
             return "delivered first to a worker whose line was silent then"
         if self._tried_before(second, first.began):
@@ -68,19 +68,19 @@ class Reasons:
         return ""
 
     def _tried_before(self, run: Run, before: float) -> bool:
-        """Whether it repeats a run of this worker that was killed before it was noted, while the line was lost."""
+        """Whether this worker lost its connection, and retries a run that was killed before it was recorded."""
         lost = any(harm.at <= run.began and harm.until >= before - SILENT for harm in self._cuts(run))
         return lost and run.id in self._again[run.parent]
 
     def published_twice(self, order: Order) -> bool:
-        """Whether the line was lost, or silent for half the time that a publish has, while it was enqueued."""
+        """Whether the connection was lost, or silent for half of the publish timeout, during the enqueue."""
         return order.ended - order.began >= PUBLISH / 2 or any(
             "publishers" in harm.links and harm.at <= order.ended and harm.until >= order.began for harm in self.harms
         )
 
     def unsettled(self, run: Run, until: float) -> str:
-        """Why a run may not have been settled until another one began at that instant; "" if it must have been."""
-        # Whose connection is lost no longer has the job alone.
+        """Why a run may not have been settled when another started at `until`, or "" if it must have been."""
+        # After losing its connection, a worker no longer has the job to itself.
         cuts = self._cuts(run)
         shared = any(harm.at <= until and harm.until >= run.began for harm in cuts)
         for harm in self.harms:
@@ -100,14 +100,14 @@ class Reasons:
         return ""
 
     def _ended(self, run: Run) -> float | None:
-        """When its worker had a result to settle: as the run ended, or as its process was killed."""
+        """Return when the worker had a result to settle: when the run ended, or its process was killed."""
         kills = (harm.until for harm in self.harms if harm.kind in CHILDREN and _under(run, harm))
         return next(kills, None) if run.ended is None else run.ended
 
     def _alarmed(self, ended: float, lost: float) -> bool:
-        """Whether an alarm held up what a worker sent from then on until shortly before its line was lost.
+        """Whether an alarm delayed the worker's messages from `ended` until shortly before its connection was lost.
 
-        During an alarm RabbitMQ does not read from connections that have published, nor their acknowledgements.
+        During an alarm, RabbitMQ doesn't read from connections that have published, not even acknowledgements.
         """
         return any(
             harm.kind == "alarm" and harm.at <= ended + SETTLING and harm.until >= lost - SETTLING
@@ -115,7 +115,7 @@ class Reasons:
         )
 
     def two_at_once(self, first: Run, second: Run) -> str:
-        """Why a second job with its key began while the first ran; "" if there is no good reason."""
+        """Why a second job with the same key started during the first run, or "" without a valid reason."""
         if any(harm.at <= second.began and harm.until + SETTLING >= first.began for harm in self._cuts(first)):
             return "line of the first lost"
         kills = [harm for harm in self.harms if harm.kind == "parent" and harm.parent == first.parent]
@@ -124,12 +124,12 @@ class Reasons:
         return ""
 
     def dead(self, run: Run, by: float) -> bool:
-        """Whether a run that never ended had been killed by then."""
+        """Whether an unfinished run had been killed by then."""
         kills = [harm for harm in self.harms if harm.parent == run.parent and harm.at <= by]
         return any(harm.kind == "parent" or _under(run, harm) for harm in kills)
 
     def leader_lost(self, since: float, until: float) -> bool:
-        """Whether meanwhile a worker that has led was killed, or its line was lost."""
+        """Whether a worker that has led was killed or lost its connection in this period."""
         return any(
             harm.at <= until
             and harm.until >= since
@@ -141,7 +141,7 @@ class Reasons:
         )
 
     def refused(self, queue: str, run: Run) -> bool:
-        """Whether a queue refused what came when this run ended, or was killed."""
+        """Whether a queue refused messages when this run ended or was killed."""
         ended = run.began if run.ended is None else run.ended
         return any(
             queue in harm.queues and harm.kind == "refusal" and harm.at - SETTLING <= ended <= harm.until + SETTLING
@@ -149,9 +149,9 @@ class Reasons:
         )
 
     def failed_twice(self, began: float, ended: float) -> bool:
-        """Whether a worker or a line was lost soon after this message was published.
+        """Whether a worker was killed or a connection was lost soon after this message was published.
 
-        Then the broker gives it to another worker although the first may have put it into `failed`.
+        The broker may then deliver it to another worker although it is already in `failed`.
         """
         return any(
             harm.kind in ("parent", *CHILDREN, *LINKS) and harm.until >= began and harm.at <= ended + FAILING
@@ -159,10 +159,10 @@ class Reasons:
         )
 
     def crashed(self, ran: Sequence[Run], parent: int) -> bool:
-        """Whether a process was killed under one of these runs of one job by this worker."""
+        """Whether a process of this worker was killed during one of these runs of a job."""
         mine = [run for run in ran if run.parent == parent]
         kills = [harm for harm in self.harms if harm.kind in CHILDREN and harm.parent == parent]
-        if not mine:  # killed before it could write that it begins
+        if not mine:  # killed before it could record the start
             return bool(kills)
         return any(_under(run, kill) for run in mine for kill in kills) or bool(kills and self._again[parent])
 
@@ -172,7 +172,9 @@ class Reasons:
 
 
 def lost_lines(names: Mapping[int, str], logs: Mapping[int, str], *, monotonic: float) -> list[Harm]:
-    """What the workers say of lines that they have lost; `monotonic` is what the other clock is behind the time."""
+    """Return the lost connections that the workers logged. `monotonic` is the difference between the wall clock and the
+    monotonic clock.
+    """
     found = []
     for pid, log in logs.items():
         for said in _LOST.findall(log):
@@ -182,7 +184,7 @@ def lost_lines(names: Mapping[int, str], logs: Mapping[int, str], *, monotonic: 
 
 
 def _during(run: Run, kill: Harm) -> bool:
-    """Whether it was not settled yet when something was killed."""
+    """Whether the run was not settled at the time of this kill."""
     return kill.until + LINGERING >= run.began and (run.ended is None or run.ended + SETTLING >= kill.at)
 
 

@@ -1,62 +1,62 @@
-"""The events of a soak as values: jobs enqueued, runs, and harms; written down by many threads."""
+"""The events of a soak: enqueued jobs, runs, and faults. Recorded by several threads."""
 
 import re
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-#: Parents in a text that names workers.
+#: The pids of parents in a text that names workers.
 PIDS = re.compile(r"pid:(\d+)@")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harm:
-    """Something that the soak did, by the monotonic clock."""
+    """A fault, with times by the monotonic clock."""
 
     kind: str
     at: float
     until: float
-    #: The names of the workers whose connection it was, "publishers" among them.
+    #: The names of the workers whose connections were affected, possibly including "publishers".
     links: frozenset[str] = frozenset()
-    #: The worker that it was done to, and the process that was killed.
+    #: The pids of the affected worker and of the killed process.
     parent: int = 0
     process: int = 0
-    #: The queues that refused or were deleted, and how many jobs the deleted one had that no worker had.
+    #: The queues that refused messages or were deleted, and the number of jobs in the deleted one that no worker had.
     queues: frozenset[str] = frozenset()
     jobs: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A job that was to be enqueued, and when the call for it began and ended."""
+    """An enqueued job, and when the call started and ended."""
 
     number: int
-    #: "" if the broker did not confirm it: it may run or not.
+    #: "" if the broker didn't confirm it, in which case it may run or not.
     id: str
     raises: bool
     began: float
     ended: float
     kind: str = "plain"
     queue: str = ""
-    #: Whether the broker said that it would not store it.
+    #: Whether the broker refused to store it.
     refused: bool = False
-    #: "" for a job without.
+    #: The unique key, or "".
     key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An enqueue with a key that another job had."""
+    """The answer to an enqueue whose key was held by another job."""
 
     key: str
-    #: The id of that job.
+    #: The id of the other job.
     holder: str
     at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run of a job, as it wrote it down itself."""
+    """One run of a job, as recorded by the job."""
 
     number: int
     id: str
@@ -64,12 +64,12 @@ class Run:
     process: int
     template: int
     began: float
-    #: None if it never came to its end.
+    #: None if it didn't end.
     ended: float | None = None
 
 
 def runs(lines: Iterable[str]) -> list[Run]:
-    """What the jobs wrote, in the order in which they began."""
+    """Return the runs that jobs recorded, in the order of their start."""
     found: list[Run] = []
     open_runs: dict[tuple[str, str, str], int] = {}
     for line in lines:
@@ -100,33 +100,33 @@ def pid_of(worker: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A message that another program published."""
+    """A message published by another program."""
 
-    #: What its body says; messages with equal bodies have one.
+    #: The number in its body. Messages with equal bodies share it.
     number: int
     body: bytes
     kind: str
-    #: "confirmed", "refused", or "" if nobody knows.
+    #: "confirmed", "refused", or "" if unknown.
     outcome: str
     began: float
     ended: float
 
 
 class Records:
-    """All of it, in the order in which it came."""
+    """All events, in the order in which they were recorded."""
 
     def __init__(self) -> None:
         self.orders: list[Order] = []
         self.answers: list[Answer] = []
         self.sent: list[Sent] = []
         self.harms: list[Harm] = []
-        #: How many of the orders were confirmed.
+        #: Number of confirmed orders.
         self.stored = 0
         self._numbers = iter(range(1, 10**9))
         self._lock = threading.Lock()
 
     def number(self) -> int:
-        """One that nothing else has."""
+        """Return a new unique number."""
         with self._lock:
             return next(self._numbers)
 
@@ -145,5 +145,5 @@ class Records:
 
     @property
     def deleted(self) -> int:
-        """How many jobs were in queues when these were deleted, as the broker said."""
+        """Number of jobs in queues when they were deleted, as reported by the broker."""
         return sum(harm.jobs for harm in list(self.harms))

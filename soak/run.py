@@ -1,4 +1,4 @@
-"""One soak: deal faults for a while, let the workers finish, and audit the books."""
+"""Runs one soak: causes faults for a while, lets the workers finish, and checks the results."""
 
 import signal
 import time
@@ -11,26 +11,26 @@ from soak.faults import Faults
 from tests.helpers import has_traceback
 from tests.rabbitmq_node import Node
 
-#: From this number of seconds on, the soak goes on until each kind of fault has been dealt.
+#: From this duration in seconds, the soak continues until each kind of fault has been used.
 EACH_KIND = 60.0
 
-#: Seconds without a job that begins after which the remaining jobs are stuck. Workers need some of them to give up
-#: silent connections and to open others.
+#: Seconds without a started job after which the remaining jobs count as stuck. Workers need part of that to give up
+#: silent connections and open new ones.
 DRAIN = 60.0
 
-#: MB by which a worker may grow after the first third of the soak. Becoming the leader takes 5 to 10 of them.
+#: MB by which a worker may grow after the first third of the soak. Becoming the leader takes 5 to 10.
 GROWTH = 16.0
 
 
 def soak(
     path: Path, node: Node, *, seconds: float, seed: str, parts: frozenset[str], say: Callable[[str], None]
 ) -> list[str]:
-    """Soak this node; every way in which a promise was broken."""
+    """Soak this node, and return every broken promise."""
     say(f"soaking for {seconds:g} s with SEED={seed} PARTS={','.join(sorted(parts)) or 'none'}")
     with Arena(path, node, seed=seed, parts=parts) as arena:
         began = time.monotonic()
         faults = Faults(arena)
-        # Until then workers have led, lost their connections and read what others left behind.
+        # By then, workers have led, lost their connections and read what others had left.
         faults.deal(seconds / 3)
         before = arena.sizes
         faults.deal(seconds * 2 / 3)
@@ -65,7 +65,7 @@ def soak(
 
 
 def _stop(arena: Arena) -> dict[str, int]:
-    """Each worker's exit code, after TERM."""
+    """Stop the workers with TERM, and return their exit codes."""
     for worker in arena.workers.values():
         worker.send(signal.SIGTERM)
     return {name: worker.wait() for name, worker in arena.workers.items()}

@@ -1,7 +1,7 @@
-"""A storm: workers, the leader among them, and the broker are killed while workflows run; then the books are balanced.
+"""A storm: kills workers, including the leader, and the broker while workflows run, and then checks the results.
 
-The books: each step has ended at least once, under its own id and no other; none has begun before a run of each step
-before it ended; each workflow is done, with the right result. How many steps ran more than once is counted.
+Each step must have ended at least once, under its own id; no step may start before the steps that it depends on have
+run; and each workflow must be done with the right result. The number of steps that ran more than once is reported.
 """
 
 import random
@@ -20,18 +20,18 @@ from tests.harness.processes import WorkerProcess
 from tests.harness.rig import Rig
 from tests.rabbitmq_node import url_of, with_durable_streams
 
-#: What a storm runs on; the last two are RabbitMQ with job queues of that type.
+#: The brokers of a storm. The last two are RabbitMQ with job queues of that type.
 BROKERS = ("sqlite", "redis", "classic", "quorum")
 
-#: Seconds in which all must have ended once nothing is killed any more.
+#: Seconds within which everything must end after the last kill.
 DRAIN = 600.0
 
-#: Steps that must end between two bursts of kills, and the most kills in one.
+#: Number of steps that must end between two bursts of kills, and maximum number of kills in a burst.
 _PROGRESS, _BURST = 20, 5
 
 
 class Size(Struct, frozen=True):
-    """How much is run, and how often something is killed."""
+    """The number of workflows and kills."""
 
     chains: int = 200
     graphs: int = 20
@@ -42,12 +42,12 @@ class Size(Struct, frozen=True):
 
 
 class Books(Struct):
-    """What came of it."""
+    """The results of a storm."""
 
     #: Each broken promise.
     wrongs: list[str]
     steps: int
-    #: Steps that ran more than once, and all runs beyond the first.
+    #: Number of steps that ran more than once, and of their additional runs.
     repeated: int
     repeats: int
     kills: Counter[str]
@@ -63,7 +63,7 @@ class Books(Struct):
 
 @contextmanager
 def place(broker: str, path: Path) -> Iterator[tuple[Rig, Callable[[], None] | None]]:
-    """A rig on a broker of its own, and what kills that broker and starts it again; None for a file."""
+    """Enter a rig on a broker of its own, with a function that kills and restarts the broker, or None for a file."""
     if broker == "sqlite":
         with Rig(path, module="storm") as rig:
             yield rig, None
@@ -83,7 +83,7 @@ def place(broker: str, path: Path) -> Iterator[tuple[Rig, Callable[[], None] | N
 
 
 def storm(rig: Rig, restart: Callable[[], None] | None, *, seed: int, size: Size) -> Books:
-    """Run workflows, kill what runs them, and balance the books."""
+    """Run workflows while killing their processes, and check the results."""
     chance, kills, began = random.Random(seed), Counter[str](), time.monotonic()
     workers = {worker.pid: worker for worker in (_worker(rig) for _ in range(3))}
     rig.ready(*workers.values())
@@ -128,7 +128,7 @@ def _worker(rig: Rig) -> WorkerProcess:
 
 
 def _steps(id: str, kind: str, members: int) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The ids of a workflow's steps, each with those before it."""
+    """Yield the ids of a workflow's steps, each with those before it."""
     match kind:
         case "chain":
             for place in range(5):
@@ -159,7 +159,7 @@ def _begun(rig: Rig) -> Counter[str]:
 
 
 def _leader(rig: Rig) -> int | None:
-    """The process that leads, if that can be told now."""
+    """Return the pid of the leader, or None if unknown."""
     try:
         return next((row["pid"] for row in rig.workers() if "main" in (row["duties"] or ())), None)
     except PalermoError:
@@ -193,7 +193,7 @@ def _wrong_steps(rig: Rig, steps: dict[str, tuple[str, ...]]) -> Iterator[str]:
 
 
 def storms(brokers: Sequence[str], *, seed: int, size: Size, say: Callable[[str], None]) -> list[str]:
-    """A storm on each of these; every broken promise."""
+    """Run a storm on each of these brokers, and return every broken promise."""
     wrongs = list[str]()
     for broker in brokers:
         path = Path(tempfile.mkdtemp(prefix=f"palermo-storm-{broker}-"))

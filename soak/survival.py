@@ -1,4 +1,4 @@
-"""Delayed jobs on a broker that is killed: all are published first, then it dies, and every id is looked for."""
+"""Kills a broker with delayed jobs: publishes all of them first, then kills it, and looks for every id."""
 
 import asyncio
 import random
@@ -25,29 +25,29 @@ SLOTS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survival:
-    """What came of it."""
+    """The results."""
 
-    #: Jobs that are nowhere.
+    #: Number of lost jobs.
     lost: int
     early: int
     doubled: int
-    #: Those that had not come in time, and where they are: due later, or in their queue.
+    #: Number of late jobs, and where they are: still scheduled, or in their queue.
     missing: int
     scheduled: int
     waiting: int
-    #: Seconds by which the last job came after its time, or after the broker was back, whichever is later; without
-    #: those that the machine had for others.
+    #: Seconds by which the last job was late, counted from its due time or the broker's restart, whichever is later.
+    #: Doesn't count time stolen by other programs on the machine.
     last: float
 
 
 class Receiver:
-    """Takes jobs, whatever becomes of the session, and notes when each came first."""
+    """Takes jobs, reconnecting as needed, and records when each arrived first."""
 
     def __init__(self, session: SessionParameters) -> None:
         self.came: Counter[str] = Counter()
         self.early = 0
         self.late: list[float] = []
-        #: When the last id came that had not come before.
+        #: When the last new id arrived.
         self.first_at = 0.0
         self._session = session
 
@@ -96,14 +96,14 @@ class Receiver:
 
 
 async def until(probe: Callable[[], object], *, within: float = 600.0) -> None:
-    """Wait until it is true; or so long."""
+    """Wait until the probe is true, at most `within` seconds."""
     deadline = time.monotonic() + within
     while not probe() and time.monotonic() < deadline:  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(0.05)
 
 
 async def survive(node: Node, exchange: str, *, jobs: int, spread: float, kill_after: float, seed: int) -> Survival:
-    """Publish so many jobs, due within 0.5 and `spread` seconds, kill the broker, start it and count."""
+    """Publish jobs that are due within 0.5 to `spread` seconds, kill and restart the broker, and count."""
     session = SessionParameters(address=parse_url(url_of(node)), exchange=exchange, timeout=30.0)
     chance = random.Random(seed)
     receiver = Receiver(session)
@@ -129,7 +129,7 @@ async def survive(node: Node, exchange: str, *, jobs: int, spread: float, kill_a
         due = max(back, begun + 3 + spread)
         await until(lambda: len(receiver.came) == jobs, within=due + 120 - time.time())
         missing, last = jobs - len(receiver.came), receiver.first_at - due - watch.stalled()
-        # What comes twice may come late.
+        # Duplicates may arrive late.
         await asyncio.sleep(1.0)
         receiving.cancel()
         await asyncio.wait({receiving})

@@ -1,4 +1,4 @@
-"""The soak's own books: they find what must not be, and excuse only what they should."""
+"""Tests of the soak's own checks: they find what is wrong, and accept only valid reasons."""
 
 from collections import Counter
 from typing import Any

@@ -1,4 +1,4 @@
-"""The programs of a soak that publish, each a source of one kind of jobs with chance of its own."""
+"""The publishing programs of a soak. Each produces one kind of job and has its own random generator."""
 
 import random
 import struct
@@ -13,38 +13,38 @@ from soak.records import Answer, Order, Records, Sent
 from tests import hostile
 from tests.raw_amqp import RawClient, properties, table, text
 
-#: The job that each queue is for.
+#: The job for each queue.
 QUEUES = {"mail": "work", "images": "work", "reports": "work", "feeds": "wait", "calls": "wait"}
 
-#: The one that is deleted and made again.
+#: The queue that is deleted and recreated.
 REMADE_QUEUE = "orders"
 
-#: One of this number of jobs raises.
+#: One of this many jobs raises.
 FAILING = 50
 
-#: Seconds that enqueuing may take; 5 in truth.
+#: Publish timeout in seconds; 5 by default.
 PUBLISH = 3.0
 
-#: Different bodies of foreign messages, and that of those with a time; each is sent again and again.
+#: Number of different bodies of foreign messages, and the body of delayed ones. Each is sent repeatedly.
 BODIES, LATER = 4, 9
 
-#: The flags of the properties that come first, in the order of their values.
+#: The flags of the first properties, in the order of their values.
 _CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS, _DELIVERY_MODE = 0x8000, 0x4000, 0x2000, 0x1000
 
 _Job = tuple[int, float, bool]
 
 
 class Source(Protocol):
-    """A program that publishes."""
+    """A publishing program."""
 
     def step(self, chance: random.Random) -> float:
-        """Publish what is next; the seconds to wait then."""
+        """Publish something, and return the seconds to wait before the next step."""
 
     def close(self) -> None: ...
 
 
 class _Enqueuing:
-    """A program with a client of its own, whose jobs are all of one kind."""
+    """A program with its own client, whose jobs are all of one kind."""
 
     kind = "plain"
 
@@ -64,7 +64,7 @@ class _Enqueuing:
         return self._records.number(), round(takes, 4), chance.randrange(FAILING) == 0
 
     def _enqueue(self, queue: str, jobs: Sequence[_Job], **options: Any) -> None:
-        """One alone, or several by one call, and the record of what came of it."""
+        """Enqueue one job, or several in one call, and record the result."""
         began, refused, ids = time.monotonic(), False, [""] * len(jobs)
         job, key = f"soaked.{QUEUES.get(queue, 'work')}", options.get("unique_key", "")
         try:
@@ -78,7 +78,7 @@ class _Enqueuing:
                 calls: list[tuple[str, _Job, dict[str, Any]]] = [(job, args, {}) for args in jobs]
                 ids = [handle.id for handle in self._client.enqueue_many(calls, queue=queue, **options)]
         except PublishRefused:
-            # Of many, those before it are stored.
+            # If there are several, those before the refused one are stored.
             refused = len(jobs) == 1
         except BrokerError:
             pass
@@ -102,7 +102,7 @@ class _Enqueuing:
 
 
 class One(_Enqueuing):
-    """Jobs one by one."""
+    """Enqueues single jobs."""
 
     def step(self, chance: random.Random) -> float:
         self._enqueue(chance.choice(self._queues), [self._job(chance)])
@@ -110,7 +110,7 @@ class One(_Enqueuing):
 
 
 class Many(_Enqueuing):
-    """Jobs by the dozen."""
+    """Enqueues a dozen jobs at a time."""
 
     def step(self, chance: random.Random) -> float:
         queue = chance.choice(self._queues)
@@ -119,7 +119,7 @@ class Many(_Enqueuing):
 
 
 class Tenants(_Enqueuing):
-    """Jobs of a few tenants, in bursts."""
+    """Enqueues jobs of a few tenants, in bursts."""
 
     kind = "tenant"
 
@@ -130,7 +130,7 @@ class Tenants(_Enqueuing):
 
 
 class Delayed(_Enqueuing):
-    """Jobs that are due a little later."""
+    """Enqueues jobs with short delays."""
 
     kind = "delayed"
 
@@ -140,12 +140,12 @@ class Delayed(_Enqueuing):
 
 
 class Unique(_Enqueuing):
-    """Jobs with one of a few keys, most of which are taken."""
+    """Enqueues jobs with one of a few keys, most of which are in use."""
 
     kind = "unique"
 
     def step(self, chance: random.Random) -> float:
-        # A key is of one queue, since a job by name has its name in the key.
+        # A key belongs to one queue. The key of a job enqueued by name contains the name.
         number = chance.randrange(8)
         queue = self._queues[number % len(self._queues)]
         self._enqueue(queue, [self._job(chance)], unique="until_done", unique_key=f"key {number}")
@@ -153,7 +153,7 @@ class Unique(_Enqueuing):
 
 
 class _Raw:
-    """A program without Palermo, which opens another connection when it has lost one."""
+    """A program that doesn't use Palermo, and reconnects when its connection is lost."""
 
     def __init__(self, url: str, exchange: str, records: Records, queues: Sequence[str]) -> None:
         self._url = url
@@ -168,7 +168,7 @@ class _Raw:
             self._client = None
 
     def _publish(self, queue: str, kind: str, number: int, properties: bytes, body: bytes) -> bool:
-        """Publish one message and write down what came of it; whether the line still stands."""
+        """Publish and record one message. Returns whether the connection is still open."""
         began = time.monotonic()
         try:
             if self._client is None:
@@ -187,9 +187,9 @@ class _Raw:
 
 
 class Foreign(_Raw):
-    """Messages without ids, of which many have the same body; some with a time at which they are to run."""
+    """Publishes messages without ids, many with the same body, and some delayed."""
 
-    #: The most that are sent at once, with one time.
+    #: Maximum number of messages sent together with the same due time.
     storm = 20
 
     def step(self, chance: random.Random) -> float:
@@ -210,7 +210,7 @@ class Foreign(_Raw):
 
 
 class Hostile(_Raw):
-    """Messages that mean harm."""
+    """Publishes hostile messages."""
 
     def step(self, chance: random.Random) -> float:
         number = self._records.number()
@@ -221,7 +221,7 @@ class Hostile(_Raw):
 
 
 def persistent(properties: bytes) -> bytes:
-    """The same flags and properties, with a delivery mode of 2: a broker that restarts forgets all other messages."""
+    """Return these properties with delivery mode 2, because a restarting broker drops all other messages."""
     (flags,) = struct.unpack(">H", properties[:2])
     if flags & _DELIVERY_MODE:
         return properties

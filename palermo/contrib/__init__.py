@@ -1,1 +1,1 @@
-"""Integrations with Django, Flask, FastAPI, SQLAlchemy and Sentry, one module each."""
+"""Integrations with Django, Flask, FastAPI, SQLAlchemy and Sentry, each in its own module."""

@@ -1,9 +1,9 @@
-"""A bridge through which synchronous code, such as a WSGI view, calls the web pages and gets the complete response.
+"""A bridge for synchronous code, such as a WSGI view, to call the web pages and get the complete response.
 
-The pages run in a separate event loop, in a thread that all requests of the process share. Both are created by the
-first request, so that a server that imports the program and then forks inherits neither. A stream of events has no
-end, and would occupy a server thread for minutes. So it is answered with 204, which tells a browser not to retry;
-Palermo's pages then poll.
+The pages run in an event loop in a thread shared by all requests of the process. Both are created by the first request,
+so that a server that imports the program and then forks doesn't share them. An event stream never ends, and would
+occupy a server thread. It is therefore answered with 204, which tells browsers not to reconnect, and Palermo's pages
+poll instead.
 """
 
 import asyncio
@@ -40,12 +40,12 @@ class _Started(NamedTuple):
     client: Client
     app: FastAPI
     loop: asyncio.AbstractEventLoop
-    #: Exiting it ends the pages' own threads.
+    #: Exiting it stops the pages' own threads.
     lifespan: AbstractAsyncContextManager[Any]
 
 
 class Bridge:
-    """Calls the pages that `make` creates for the default client, separately in each process and for each client."""
+    """Calls the pages that `make` creates, once per process and default client."""
 
     def __init__(self, make: Callable[[Client], FastAPI]) -> None:
         self._make = make
@@ -53,12 +53,12 @@ class Bridge:
         self._started: _Started | None = None
 
     def call(self, scope: Scope, body: bytes = b"") -> Answer:
-        """The pages' response to one request. Raises the same errors."""
+        """Return the pages' response to one request, or raise their error."""
         app, loop = self._start(default_client())
         return asyncio.run_coroutine_threadsafe(_answer(app, scope, body), loop).result()
 
     def close(self) -> None:
-        """End the thread. The next call starts a new one."""
+        """Stop the thread. The next call starts a new one."""
         with self._lock:
             self._end()
 
@@ -76,7 +76,7 @@ class Bridge:
 
     def _end(self) -> None:
         started, self._started = self._started, None
-        # After a fork the thread exists only in the parent.
+        # After a fork, the thread exists only in the parent.
         if started is not None and started.pid == os.getpid():
             asyncio.run_coroutine_threadsafe(started.lifespan.__aexit__(None, None, None), started.loop).result()
             started.loop.call_soon_threadsafe(started.loop.stop)
@@ -93,10 +93,10 @@ def http_scope(
     scheme: str,
     client: str,
 ) -> dict[str, Any]:
-    """The ASGI scope of a request for `path`, which is decoded and includes `root`, where the pages are mounted.
+    """Return the ASGI scope of a request. `path` is decoded and includes `root`, under which the pages are mounted.
 
-    `raw_path` is the path as the client sent it, or the whole address; None if the server does not provide it. Then
-    a name with a slash cannot be distinguished from two names.
+    `raw_path` is the path or whole URL as sent by the client. If the server doesn't provide it (None), a name with a
+    slash can't be distinguished from two names.
     """
     if isinstance(raw_path, str):
         raw_path = (urlsplit(raw_path).path if "://" in raw_path else raw_path.partition("?")[0]).encode("latin-1")
@@ -117,8 +117,8 @@ def http_scope(
 
 
 def raw_path_of(environ: Mapping[str, Any]) -> str | None:
-    """The path as the client sent it, from a WSGI environment; None if the server does not provide it."""
-    # From gunicorn and Werkzeug; from uWSGI and mod_wsgi.
+    """Return the path as sent by the client, from a WSGI environment, or None if the server doesn't provide it."""
+    # The first is set by gunicorn and Werkzeug, the second by uWSGI and mod_wsgi.
     found: str | None = environ.get("RAW_URI") or environ.get("REQUEST_URI")
     return found
 

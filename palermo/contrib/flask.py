@@ -1,9 +1,9 @@
-"""Palermo in Flask: jobs run in the application's context, and `flask palermo` has every command.
+"""Palermo in Flask: jobs run in the application's context, and `flask palermo` provides all commands.
 
     jobs = Palermo(app)                                  # or Palermo() and init_app(app), with app.config["PALERMO"]
     jobs.mount_pages(app, "/ops/jobs", auth=who)
 
-docs/guides/flask.md has a whole program.
+docs/guides/flask.md contains a complete program.
 """
 
 import hashlib
@@ -35,21 +35,21 @@ SOURCE = 'app.config["PALERMO"]'
 #: The module that creates the application in a worker.
 AUTOLOAD = "palermo.contrib.flask_autoload"
 
-#: The key of the scope under which the view passes the user.
+#: The key in the ASGI scope for the user.
 _USER = "palermo.contrib.user"
 
-#: The settings of the client that the newest application made, by this module's name: one for the process.
+#: The settings of the client created by the newest application, under this module's name.
 _made: dict[str, Settings] = {}
 
-#: Returns the user of the request: a User, None for 401, or a Flask view's return value, such as a redirect.
+#: Returns the request's user, None for 401, or a Flask view's return value such as a redirect.
 Authenticate = Callable[[], User | ResponseReturnValue | None]
 
 
 class Palermo:
-    """The extension. One object may serve several applications."""
+    """The Flask extension. One object may serve several applications."""
 
     def __init__(self, app: Flask | None = None) -> None:
-        """With an application it is the same as `init_app`."""
+        """With an application, `init_app` is called."""
         self._bridges: list[Bridge] = []
         if app is not None:
             self.init_app(app)
@@ -61,7 +61,7 @@ class Palermo:
         """
         declare_settings(SOURCE, app.config.get("PALERMO", {}))
         chosen = chosen_settings()
-        # A worker, and a program that called palermo.connect, have already chosen their broker.
+        # Workers, and programs that called palermo.connect, have already chosen a broker.
         if chosen is None or chosen is _made.get(__name__):
             _made[__name__] = use(Client(Settings.load())).settings
 
@@ -76,10 +76,10 @@ class Palermo:
     def mount_pages(self, app: Flask, path: str, *, auth: Authenticate, **options: Any) -> Callable[..., Any]:
         """Serve the web pages under this path, and return their view.
 
-        `auth` is called in the context of each request. It returns a `User`; None for 401; or a view's return value,
-        such as a redirect to a login page. `options` are those of `palermo.webui.create_app`: name your hosts,
-        `hosts=["shop.example.com"]`. Exempt this view from any extension that checks form tokens: the pages check
-        their own tokens.
+        `auth` is called in the context of each request, and returns a `User`, None for 401, or a view's return value
+        such as a redirect to a login page. `options` are those of `palermo.webui.create_app`; set your hosts,
+        `hosts=["shop.example.com"]`. Exempt this view from extensions that check form tokens, because the pages check
+        their own.
         """
         root = "/" + path.strip("/")
 
@@ -117,13 +117,13 @@ class Palermo:
         return palermo_pages
 
     def close_pages(self) -> None:
-        """Stop the threads of the pages, at the end of a test. They restart with the next request."""
+        """Stop the pages' threads at the end of a test. The next request restarts them."""
         for bridge in self._bridges:
             bridge.close()
 
 
 def _derived(key: str | bytes | None) -> str:
-    """A secret for the pages, the same in all processes of an application that has a secret key."""
+    """Derive a secret for the pages, the same in all processes if the application has a secret key."""
     if not key:
         return ""
     return hmac.new(

@@ -1,11 +1,11 @@
-"""The shared part of the outboxes: the row for a job, how rows are moved to the broker, and the job's handle.
-`JobAfterCommit` is the handle of a job that is not in an outbox.
+"""The common part of all outboxes: a job's row, moving rows to the broker, and the job's handle. Also contains
+`JobAfterCommit`, the handle of a job that is enqueued after a commit without an outbox.
 
-A row is moved to the broker right after its commit, by the process that stored it, or else by a sweep. It is deleted
-after the broker has confirmed its job, never before. If a process is killed in between, the job is enqueued a second
-time, with the same id, and no job is lost.
+A row is moved to the broker right after its commit by the process that stored it, or else by a sweep. It is deleted
+only after the broker has confirmed its job. If a process is killed in between, the job is enqueued a second time with
+the same id, and no job is lost.
 
-A sweep leaves rows of the last MIN_AGE seconds to the processes that stored them, since not every database can lock
+A sweep leaves rows of the last MIN_AGE seconds to the processes that stored them, because not all databases can lock
 rows.
 """
 
@@ -47,22 +47,22 @@ R_co = TypeVar("R_co", covariant=True)
 #: Seconds for which a row is left to the process that stored it.
 MIN_AGE = 10.0
 
-#: Number of rows of one transaction that are enqueued right after its commit, so that no request takes long; sweeps
-#: move the others.
+#: Maximum number of rows per transaction that are enqueued right after the commit, so that requests don't take long.
+#: Sweeps move the rest.
 _AT_COMMIT = 100
 
-#: Seconds during which no commit tries an unavailable broker, so that only one request waits for it.
+#: Seconds during which commits don't try an unavailable broker again.
 _PAUSE = 30.0
 
-#: Seconds between two checks of a row whose job is awaited: the first pause and the longest.
+#: Seconds between checks of the row of an awaited job: the first and the maximum pause.
 _LOOK_AFTER, _LOOK_EVERY = 0.05, 1.0
 
-#: Exceptions that end the enqueuing job, and must not be caught.
+#: Exceptions that end the enqueuing job and must not be caught.
 _ENDS = (JobTimeout, JobTerminated, JobCancelled)
 
 
 class Enqueueable(Protocol):
-    """A job, or a job with options: `send`, `send.options(queue="slow")`."""
+    """A job, with or without options: `send`, `send.options(queue="slow")`."""
 
     @property
     def definition(self) -> JobDefinition:
@@ -70,7 +70,7 @@ class Enqueueable(Protocol):
 
     @property
     def enqueue(self) -> Any:
-        """Enqueues one, with the job's own arguments."""
+        """Enqueue one job with the job's own arguments."""
 
 
 class OutboxRow(Struct, frozen=True, kw_only=True):
@@ -80,13 +80,13 @@ class OutboxRow(Struct, frozen=True, kw_only=True):
     id: str
     #: The job's name.
     job: str
-    #: JSON: an object with `args` and `kwargs`.
+    #: JSON object with `args` and `kwargs`.
     arguments: str
-    #: JSON: the options of the enqueue.
+    #: The options of the enqueue, as JSON.
     options: str
     #: Unix seconds.
     created_at: float
-    #: The row's number in the order of moving; None before it is stored.
+    #: The row's number, which determines the order of moving; None before it is stored.
     number: int | None = None
 
 
@@ -98,31 +98,31 @@ class RowBatch(Protocol):
         """The rows."""
 
     def run(self, call: Callable[[], object]) -> None:
-        """Call this, without blocking the event loop if the rows are read in one."""
+        """Call a function, without blocking the event loop in which rows may be read."""
 
     def delete(self, numbers: Sequence[int]) -> None:
         """Delete these rows."""
 
     def refuse(self, number: int, error: str) -> None:
-        """Record why this row cannot be enqueued. Later batches don't contain it."""
+        """Record why this row can't be enqueued, and omit it from later batches."""
 
 
 class RowSelection(Struct, frozen=True, kw_only=True):
-    """The rows for a batch: of all rows without an error, at most `limit`, oldest first."""
+    """The rows for a batch: the oldest ones without an error, up to `limit`."""
 
     limit: int
-    #: Unix seconds: only rows of this age or older; None for rows of any age.
+    #: Only rows created up to this time, in Unix seconds.
     until: float | None = None
-    #: Only rows of these jobs; None for all.
+    #: Only the rows of these jobs.
     ids: Sequence[str] | None = None
 
 
-#: Locks rows. When its block ends, even by an error, it commits the deletions and refusals.
+#: Locks rows, and commits deletions and refusals at the end of its block, even after an error.
 OpenBatch = Callable[[RowSelection], AbstractContextManager[RowBatch]]
 
 
 def make_row(job: Enqueueable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OutboxRow:
-    """The row of a job. It is stored as JSON, even if the job's serializer is another one.
+    """Create a job's row. It is JSON, even if the job has another serializer.
 
     Raises ArgumentsInvalid, EncodeError.
     """
@@ -147,9 +147,9 @@ def make_row(job: Enqueueable, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def sweep_rows(open_batch: OpenBatch, client: Client | None, *, limit: int, min_age: float) -> int:
-    """Enqueue the jobs of all rows of this age, in batches, and delete the rows; returns how many.
+    """Enqueue the jobs of all rows of this age in batches, and delete the rows. Returns their number.
 
-    Raises BrokerError, and exceptions that end the sweeping job; the remaining rows then wait for the next sweep.
+    Raises BrokerError, and exceptions that end the sweeping job; remaining rows wait for the next sweep.
     """
     chosen = client or default_client()
     selection = RowSelection(limit=limit, until=clock.now() - min_age)
@@ -163,16 +163,16 @@ def sweep_rows(open_batch: OpenBatch, client: Client | None, *, limit: int, min_
 
 
 class CommitSweep:
-    """Enqueues the jobs of one outbox right after the commit of their transaction."""
+    """Enqueues the jobs of an outbox right after the commit of their transaction."""
 
     def __init__(self) -> None:
-        #: The client whose broker was unavailable, and until when no commit tries it.
+        #: The client whose broker was unavailable, and until when commits don't try it.
         self._paused: tuple[Client | None, float] = None, 0.0
 
     def move(self, open_batch: OpenBatch, ids: Sequence[str]) -> None:
-        """Enqueue the jobs of these rows, and delete the rows. Remaining rows wait for a sweep.
+        """Enqueue the jobs of these rows, and delete the rows. Rows that remain wait for a sweep.
 
-        The data is committed, so only exceptions that end the storing job are raised. While the broker is
+        The data is already committed, so only exceptions that end the storing job are raised. While the broker is
         unavailable, only one commit per half minute waits for it.
         """
         if not ids:
@@ -193,7 +193,7 @@ class CommitSweep:
 
 
 def waiting_since(oldest: float | None) -> float:
-    """How many seconds the oldest row has waited, by its `created_at`."""
+    """Return the seconds for which the oldest row has waited, from its `created_at`."""
     return 0.0 if oldest is None else max(0.0, clock.now() - oldest)
 
 
@@ -203,7 +203,7 @@ def _move(batch: RowBatch, client: Client) -> int:
         for row in batch.rows:
             assert row.number is not None
             try:
-                with suppress(DuplicateJob):  # it is already there
+                with suppress(DuplicateJob):  # already enqueued
                     batch.run(partial(_enqueue, client, row))
                 moved.append(row.number)
             except (BrokerError, *_ENDS):
@@ -212,7 +212,7 @@ def _move(batch: RowBatch, client: Client) -> int:
                 log.error("outbox row cannot be enqueued id=%s job=%s error=%r", row.id, row.job, str(error))
                 batch.refuse(row.number, f"{type(error).__name__}: {error}")
     finally:
-        # Also after an error, because a confirmed job must not be enqueued again.
+        # Even after an error, because a confirmed job must not be enqueued again.
         batch.delete(moved)
     return len(moved)
 
@@ -226,17 +226,17 @@ def _enqueue(client: Client, row: OutboxRow) -> None:
 
 
 class FindRow(Protocol):
-    """Finds the row of a job: its error, "" if it has no error, and None if the row doesn't exist."""
+    """Finds a job's row. Returns its error ("" for none), or None if the row doesn't exist."""
 
     def __call__(self, id: str) -> str | None: ...
 
     async def in_loop(self, id: str) -> str | None:
-        """The same without blocking the event loop."""
+        """Like a call, without blocking the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxJob(Job[R_co]):
-    """The handle of a job that is, or was, in an outbox. It also waits while the job is there.
+    """The handle of a job that is or was in an outbox. Waiting for the job includes its time in the outbox.
 
     Its status is "outbox" while the row exists. When pickled, it becomes a handle without the outbox.
     """
@@ -245,7 +245,7 @@ class OutboxJob(Job[R_co]):
 
     @classmethod
     def of(cls, row: OutboxRow, job: Enqueueable, find_row: FindRow) -> "OutboxJob[Any]":
-        """The handle for a newly stored row."""
+        """Return the handle for a newly stored row."""
         client, definition = default_client(), job.definition
         given = getattr(job, "given", {})
         keeps = given.get("keep_result")
@@ -253,26 +253,26 @@ class OutboxJob(Job[R_co]):
             row.id,
             given.get("queue") or definition.queue_in(client.settings),
             row.job,
-            # Not True: waiting for a job with a kept result does not check whether the job exists.
+            # Not True, because waiting for a job with a kept result doesn't check that the job exists.
             keep_result=None if (definition.keep_result if keeps is None else keeps) else False,
             _client=client,
             _find_row=find_row,
         )
 
-    # `Job.status(self)`: a dataclass with slots becomes another class than the one that `super()` would use.
+    # Calls `Job.status(self)`, because super() doesn't work in a dataclass with slots.
 
     def status(self) -> JobStatus:
         """See Job."""
         return self._status(self._find(self.id)) or Job.status(self)
 
     def result(self, timeout: Duration | None = None) -> R_co:
-        """See Job. Raises JobFailed too if the job cannot be enqueued."""
+        """See Job. Also raises JobFailed if the job can't be enqueued."""
         results.check_kept(self._owner(), self)
         found: R_co = Job.result(self, self._moved(timeout))
         return found
 
     def wait(self, timeout: Duration | None = None) -> JobStatus:
-        """See Job. Raises JobFailed if the job cannot be enqueued."""
+        """See Job. Raises JobFailed if the job can't be enqueued."""
         return Job.wait(self, self._moved(timeout))
 
     async def status_async(self) -> JobStatus:
@@ -280,13 +280,13 @@ class OutboxJob(Job[R_co]):
         return self._status(await self._find.in_loop(self.id)) or await Job.status_async(self)
 
     async def result_async(self, timeout: Duration | None = None) -> R_co:
-        """See Job. Raises JobFailed too if the job cannot be enqueued."""
+        """See Job. Also raises JobFailed if the job can't be enqueued."""
         results.check_kept(self._owner(), self)
         found: R_co = await Job.result_async(self, await self._moved_async(timeout))
         return found
 
     async def wait_async(self, timeout: Duration | None = None) -> JobStatus:
-        """See Job. Raises JobFailed if the job cannot be enqueued."""
+        """See Job. Raises JobFailed if the job can't be enqueued."""
         return await Job.wait_async(self, await self._moved_async(timeout))
 
     @property
@@ -301,7 +301,7 @@ class OutboxJob(Job[R_co]):
         return JobStatus(state=State.OUTBOX, id=self.id, job=self.job, queue=self.queue, reason=reason)
 
     def _moved(self, timeout: Duration | None) -> float | None:
-        """Wait until the row is gone; returns the remaining seconds of the timeout."""
+        """Wait until the row is gone, and return the remaining seconds of the timeout."""
         wait = _RowWait(self.id, in_seconds(timeout))
         while wait.goes_on(self._find(self.id)):
             time.sleep(wait.pause)
@@ -315,7 +315,7 @@ class OutboxJob(Job[R_co]):
 
 
 class _RowWait:
-    """The wait of one call for the row of a job to be moved."""
+    """One call's wait for the row of a job to be moved."""
 
     def __init__(self, id: str, seconds: float | None) -> None:
         self.pause = _LOOK_AFTER
@@ -328,7 +328,7 @@ class _RowWait:
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     def goes_on(self, error: str | None) -> bool:
-        """Whether the row still exists. Raises JobFailed for one with an error, and ResultTimeout."""
+        """Whether the row still exists. Raises JobFailed if it has an error, and ResultTimeout."""
         if error is None:
             return False
         if error:
@@ -349,19 +349,19 @@ class _RowWait:
 class JobAfterCommit(Job[R_co]):
     """The handle of a job that is enqueued after a commit. Before that, and after a rollback, its status is unknown.
 
-    If another job has its key at the commit, it becomes the handle of that job.
+    If another job holds its key at the commit, it becomes the handle of that job.
     """
 
     _call: partial[Job[R_co]] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, job: Enqueueable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> "JobAfterCommit[Any]":
-        """The handle for one call. Raises ArgumentsInvalid."""
+        """Return the handle for one call. Raises ArgumentsInvalid."""
         definition, given = job.definition, getattr(job, "given", {})
         definition.bind(args, kwargs)
         client = default_client()
         id = given.get("id") or new_id()
-        # A handle by id, which does not claim that the job exists.
+        # A handle by id doesn't claim that the job exists.
         return cls(
             id,
             given.get("queue") or definition.queue_in(client.settings),
@@ -371,7 +371,7 @@ class JobAfterCommit(Job[R_co]):
         )
 
     def enqueue(self) -> None:
-        """Enqueue the job. Raises the same as `Client.enqueue`."""
+        """Enqueue the job. Raises the same errors as `Client.enqueue`."""
         assert self._call is not None
         made = self._call()
         for each in fields(made):

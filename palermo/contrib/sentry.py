@@ -1,11 +1,11 @@
-"""Palermo for Sentry: reports every failed job, without a line of code in jobs.
+"""Reports failed jobs to Sentry, without changes to the jobs.
 
     sentry_sdk.init(dsn=..., integrations=[PalermoIntegration()])
 
-in a module that the worker imports. A job that goes to `failed` is one event, with the exception, the job, its
-queue, the attempt, and the breadcrumbs of that run. Each run is a transaction, which continues the trace of the
-program that enqueued the job, if that program uses the integration too. A worker's parent runs no user code, so it
-sends nothing.
+Put this in a module that the worker imports. Each job that goes to `failed` is an event with the exception, the job,
+its queue, the attempt, and the breadcrumbs of that run. Each run is a transaction. It continues the trace of the
+program that enqueued the job, if that program uses the integration too. A worker's parent runs no user code and sends
+nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,13 +24,13 @@ with extra("sentry", "palermo.contrib.sentry"):
     from sentry_sdk.scope import Scope, use_isolation_scope
     from sentry_sdk.utils import event_from_exception
 
-#: Maximum seconds for sending a failure before the worker continues. A slot may be replaced right after it.
+#: Maximum seconds for sending a failure before the worker continues, because the slot may then be replaced.
 FLUSH_SECONDS = 2.0
 
-#: The headers with a trace.
+#: The headers of a trace.
 _TRACE, _BAGGAGE = "sentry-trace", "baggage"
 
-#: The scope of the run, because failures are reported after its hooks have ended.
+#: The run's scope, needed because failures are reported after the run's hooks have ended.
 _scope: ContextVar[Scope | None] = ContextVar("palermo.contrib.sentry", default=None)
 
 
@@ -49,7 +49,7 @@ class PalermoIntegration(Integration):
 
 
 def around_process_sentry(definition: JobDefinition, /, *args: Any, **kwargs: Any) -> Iterator[None]:
-    """A separate scope and transaction for the run."""
+    """Enter a scope and a transaction for the run."""
     job = current_job()
     if job is None or not _is_on():
         yield
@@ -69,7 +69,7 @@ def around_process_sentry(definition: JobDefinition, /, *args: Any, **kwargs: An
 
 
 def report_to_sentry(report: FailureReport) -> None:
-    """The failure backend: an event for a permanently failed job."""
+    """Failure backend that sends an event for a permanently failed job."""
     if report.error is None or not _is_on():
         return
     run = _scope.get()
@@ -86,7 +86,7 @@ def report_to_sentry(report: FailureReport) -> None:
 
 
 def trace_headers() -> Mapping[str, str]:
-    """The headers with which a job's run continues the current trace."""
+    """Return headers with which a job's run continues the current trace."""
     if not _is_on():
         return {}
     found = {_TRACE: sentry_sdk.get_traceparent(), _BAGGAGE: sentry_sdk.get_baggage()}
@@ -98,7 +98,7 @@ def _is_on() -> bool:
 
 
 def _describe(scope: Scope, *, id: str, job: str, queue: str, attempt: int, worker: str) -> None:
-    # Without arguments, which may contain data that Sentry must not get. The page of the job shows them.
+    # Without the arguments, which may contain confidential data. The job's page shows them.
     scope.set_tag("palermo.job", job)
     scope.set_tag("palermo.queue", queue)
     scope.set_context("palermo", {"id": id, "job": job, "queue": queue, "attempt": attempt, "worker": worker})

@@ -1,11 +1,11 @@
-"""Jobs and transactions of SQLAlchemy: enqueue after the commit, or in the same transaction through an outbox.
+"""Enqueuing with SQLAlchemy transactions: after the commit, or in the transaction through an outbox.
 
-`enqueue_after_commit` needs no table. A transaction that is rolled back enqueues nothing. But if the program dies,
-or the broker is unavailable, between the commit and the enqueue, the data is stored and the job is lost.
+`enqueue_after_commit` needs no table, and enqueues nothing if the transaction is rolled back. But the job is lost if
+the program dies or the broker is unavailable between the commit and the enqueue.
 
-An `Outbox` is a table. The job is a row of the transaction, so data and job are stored together or not at all. It is
-enqueued right after the commit, or by a recurring job that moves the remaining rows. It is enqueued at least once;
-if the program dies between the broker's confirm and the deletion of the row, it is enqueued twice, with the same id.
+An `Outbox` is a table. The job is a row in the same transaction as the data, so both are stored or neither. It is
+enqueued right after the commit, or by a recurring job that moves remaining rows. Jobs are enqueued at least once: if
+the program dies between the broker's confirm and the deletion of the row, the job is enqueued twice with the same id.
 """
 
 import asyncio
@@ -50,26 +50,26 @@ with extra("sqlalchemy", "palermo.contrib.sqlalchemy"):
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
     from sqlalchemy.orm import Session, SessionTransaction, registry, scoped_session
 
-#: All kinds of session that the functions accept.
+#: All kinds of session that are accepted.
 AnySession = Session | AsyncSession | scoped_session[Any] | async_scoped_session[Any]
 
 #: The key in Session.info for the jobs of its transactions.
 _WAITING = "palermo.contrib.waiting"
 
-#: The job fields in a row; the database numbers the rows.
+#: The columns of a job. The database numbers the rows.
 _STORED = tuple(name for name in OutboxRow.__struct_fields__ if name != "number")
 
 
 def enqueue_after_commit(session: AnySession, job: Enqueueable, /, *args: Any, **kwargs: Any) -> Job:
-    """Enqueue the job once the session's transaction is committed, or not at all if it, or its savepoint, is rolled
-    back.
+    """Enqueue the job once the session's transaction is committed. If it or its savepoint is rolled back, nothing is
+    enqueued.
 
-    Returns the handle of the job, which already has its id; before the commit its status is "unknown". The arguments
-    are checked now, and read after the commit: do not change them in between. After the commit of an AsyncSession
-    the event loop blocks until the broker has answered.
+    Returns the job's handle, which already has an id; its status is "unknown" before the commit. The arguments are
+    checked now but read after the commit, so don't change them in between. The commit of an AsyncSession blocks the
+    event loop until the broker has answered.
 
-    Raises ArgumentsInvalid. The commit raises BrokerUnavailable if the broker is unavailable: the data is stored
-    then, and the job is not.
+    Raises ArgumentsInvalid. If the broker is unavailable, the commit raises BrokerUnavailable: the data is stored, but
+    the job isn't.
     """
     made = JobAfterCommit.of(job, args, kwargs)
     waiting, transaction = _begun(_plain(session))
@@ -83,18 +83,18 @@ class _WaitingJob(NamedTuple):
 
 
 class _Waiting:
-    """The jobs that wait for the commit of one session's transaction."""
+    """The jobs that wait for the commit of a session's transaction."""
 
     def __init__(self) -> None:
         self.jobs: list[_WaitingJob] = []
-        #: The ids of rows by their outbox and database, including those of rolled-back savepoints.
+        #: The ids of rows by outbox and database, including those of rolled-back savepoints.
         self.rows: dict[tuple[Outbox, Engine | Connection], list[str]] = {}
         #: The committed transaction or savepoint that is about to end.
         self.committed: SessionTransaction | None = None
 
 
 def _begun(session: Session) -> tuple[_Waiting, SessionTransaction | None]:
-    """The jobs that wait for the session's commit, and its transaction or savepoint, started if needed."""
+    """Return the jobs waiting for the session's commit, and its transaction or savepoint, started if necessary."""
     if not session.in_transaction():
         session.begin()
     waiting: _Waiting = session.info.setdefault(_WAITING, _Waiting())
@@ -118,11 +118,11 @@ def _after_end(session: Session, ended: SessionTransaction) -> None:
         if ended.parent is None:
             waiting.rows.clear()
     elif ended.parent is not None:
-        # The jobs of a released savepoint now belong to the outer transaction.
+        # The jobs of a released savepoint belong to the outer transaction.
         outer = ended.parent
         waiting.jobs = [one._replace(transaction=outer) if one.transaction is ended else one for one in waiting.jobs]
     else:
-        # Not in after_commit: an error there would leave the session in the middle of its commit.
+        # Not in after_commit, where an error would interrupt the session's commit.
         del session.info[_WAITING]
         for (outbox, bind), ids in waiting.rows.items():
             outbox.committed(bind, ids)
@@ -131,7 +131,7 @@ def _after_end(session: Session, ended: SessionTransaction) -> None:
 
 
 def _plain(session: AnySession) -> Session:
-    """The Session behind any kind of session."""
+    """Return the Session behind any kind of session."""
     found: Any = session
     if isinstance(found, scoped_session | async_scoped_session):
         found = found()
@@ -140,21 +140,21 @@ def _plain(session: AnySession) -> Session:
 
 
 class Outbox:
-    """A table of jobs that are stored with the data and enqueued after the commit."""
+    """A table of jobs, which are stored with the data and enqueued after the commit."""
 
     def __init__(self, metadata: MetaData, *, table: str = "palermo_outbox") -> None:
-        """Add the table to `metadata`. Create it as you create your own, with `create_all` or a migration."""
+        """Add the table to `metadata`. Create it like your own, with `create_all` or a migration."""
         self.table = Table(
             table,
             metadata,
-            # SQLite numbers rows only in a column of this type.
+            # SQLite autoincrements only columns of this type.
             Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
             Column("id", String(255), nullable=False, index=True),
             Column("job", String(255), nullable=False),
             Column("arguments", Text, nullable=False),
             Column("options", Text, nullable=False),
             Column("created_at", Double, nullable=False),
-            # Why the row cannot be enqueued. Such rows stay until an operator fixes or deletes them.
+            # Why the row can't be enqueued. Such rows stay until an operator fixes or deletes them.
             Column("error", Text),
         )
         self._entry = type("OutboxEntry", (), {})
@@ -162,10 +162,10 @@ class Outbox:
         registry(metadata=metadata).map_imperatively(self._entry, self.table)
 
     def enqueue(self, session: AnySession, job: Enqueueable, /, *args: Any, **kwargs: Any) -> Job:
-        """Add the job to the session's transaction; it is enqueued right after the commit, or by a sweep.
+        """Add the job to the session's transaction. It is enqueued right after the commit, or by a sweep.
 
-        Returns the handle of the job, whose status is "outbox" until then. It is stored as JSON, even if its
-        serializer is another one. Raises ArgumentsInvalid, EncodeError.
+        Returns the job's handle, whose status is "outbox" until then. The row is JSON, even if the job has another
+        serializer. Raises ArgumentsInvalid, EncodeError.
         """
         row = make_row(job, args, kwargs)
         entry: Any = self._entry()
@@ -179,21 +179,21 @@ class Outbox:
         return OutboxJob.of(row, job, _FindRow(self.table, bind))
 
     def committed(self, bind: Engine | Connection, ids: Sequence[str]) -> None:
-        """Enqueue the jobs of these rows after the commit of their transaction; raises nothing."""
+        """Enqueue the jobs of these rows after the commit of their transaction. Doesn't raise."""
         self._commits.move(partial(self._open_batch, bind), ids)
 
     def sweep(self, engine: Engine, *, client: Client | None = None, limit: int = 500, min_age: float = MIN_AGE) -> int:
-        """Enqueue the jobs of all rows that are older than `min_age` seconds, and delete the rows; returns how many.
+        """Enqueue the jobs of all rows older than `min_age` seconds, and delete the rows. Returns their number.
 
-        Younger rows are left to the programs that stored them, which enqueue them right after their commit. Rows are
-        moved oldest first, at most `limit` per transaction. Any number of processes may sweep at the same time, on
-        databases that support SKIP LOCKED. A row that can never be enqueued gets its error, is logged and stays.
-        Raises BrokerUnavailable, BrokerRefused, PublishRefused; the remaining rows then wait for the next sweep.
+        Newer rows are left to the programs that stored them, which enqueue them right after the commit. Rows are moved
+        oldest first, at most `limit` per transaction. Several processes may sweep at the same time if the database
+        supports SKIP LOCKED. If a row can never be enqueued, its error is stored and logged, and it stays. Raises
+        BrokerUnavailable, BrokerRefused and PublishRefused; remaining rows wait for the next sweep.
         """
         return sweep_rows(partial(self._open_batch, engine), client, limit=limit, min_age=min_age)
 
     def waiting(self, engine: Engine) -> tuple[int, float]:
-        """The number of waiting rows, and the age of the oldest one in seconds, for alerts."""
+        """Return the number of waiting rows, and the age of the oldest in seconds, for alerts."""
         table = self.table
         with engine.connect() as connection:
             chosen = select(func.count(), func.min(table.c.created_at)).where(table.c.error.is_(None))
@@ -207,7 +207,7 @@ class Outbox:
             try:
                 yield batch
             finally:
-                if connection is not bind:  # otherwise its transaction is the caller's, as in tests
+                if connection is not bind:  # otherwise the transaction is the caller's, as in tests
                     connection.commit()
 
 
@@ -243,7 +243,7 @@ class _FindRow:
 
 
 class _Batch:
-    """Rows that a transaction has locked."""
+    """Rows locked by a transaction."""
 
     def __init__(self, connection: Connection, table: Table, selection: RowSelection) -> None:
         self._connection = connection

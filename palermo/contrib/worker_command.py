@@ -1,8 +1,8 @@
-"""The worker that a framework's own command line starts: `manage.py palermo_worker`, `flask palermo worker`.
+"""Starts a worker from a framework's command line: `manage.py palermo_worker`, `flask palermo worker`.
 
-That process has imported the whole application, and may have started threads. A worker's parent must have neither,
-because it runs no user code, and it forks. So `palermo worker` takes over the process, with the same pid, and the
-settings are passed in the environment, where no process listing shows them.
+The framework's process has imported the whole application, and may have started threads. A worker's parent must do
+neither, because it runs no user code and forks. Therefore `palermo worker` replaces the process, keeping its pid. The
+settings are passed in environment variables, which process listings don't show.
 """
 
 import os
@@ -17,9 +17,9 @@ NOTHING: Mapping[str, str] = {}
 
 
 def worker_arguments(arguments: Sequence[str]) -> list[str] | None:
-    """The worker's arguments if a command line of `palermo` runs a worker, rather than printing its help.
+    """Return the worker's arguments if a `palermo` command line runs a worker and doesn't just print its help.
 
-    `--url X worker -c 2` has an option before the command; the worker gets it too.
+    In `--url X worker -c 2`, the option before the command is included.
     """
     place = 0
     while place < len(arguments) and arguments[place].startswith("-"):
@@ -39,7 +39,7 @@ def become_worker(
 ) -> NoReturn:
     """Replace this process with a worker for these modules, with arguments of `palermo worker`.
 
-    It also finds modules in `folders`, which are added to PYTHONPATH. `variables` are added to its environment.
+    `folders` are added to PYTHONPATH, and `variables` to the environment.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -49,7 +49,7 @@ def become_worker(
 def run_worker_process(
     settings: Settings, modules: Iterable[str], arguments: Sequence[str], *, folders: Iterable[str] = ()
 ) -> int:
-    """Run the same worker as its own process until it ends; returns its exit code."""
+    """Run such a worker as a separate process until it ends, and return its exit code."""
     command = _command(modules, arguments)
     return subprocess.run(command, env=_environment(settings, folders), check=False).returncode
 

@@ -1,8 +1,8 @@
-"""`palermo demo`: the whole product at work in one terminal.
+"""`palermo demo`: Palermo at work in one terminal.
 
-jobs           the job that parses one
-steps          the steps of the demo, their checks, and the files that it parses
-runner         the work before and after the steps
+jobs           the job, which parses one file
+steps          the steps of the demo, their checks, and the files to parse
+runner         preparation and cleanup
 screen         the output
 damaged/       files that fail on every machine
 """

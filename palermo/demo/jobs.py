@@ -1,4 +1,4 @@
-"""The demo's jobs: a module as a user would write it. `palermo worker palermo.demo.jobs` runs them."""
+"""The demo's jobs, in a module like a user's. Run with `palermo worker palermo.demo.jobs`."""
 
 import ast
 import gc
@@ -23,14 +23,14 @@ class Parsed:
 
 @palermo.job(queue="demo", keep_result=True)
 def parse(path: str, encoding: str | None = None) -> Parsed:
-    """Parse one Python source file, and return how much is in it.
+    """Parse one Python source file and return its counts.
 
-    `encoding` is for a file that is not UTF-8 and does not name its encoding.
+    `encoding` is for files that aren't UTF-8 and don't declare their encoding.
     """
     with open(path, encoding=encoding) if encoding else tokenize.open(path) as file:
         source = file.read()
     with warnings.catch_warnings():
-        # A warning about an invalid escape in a string of the file does not matter here.
+        # ignore warnings about invalid escapes in the parsed file
         warnings.simplefilter("ignore")
         tree = ast.parse(source, path)
     nodes = functions = 0
@@ -43,7 +43,7 @@ def parse(path: str, encoding: str | None = None) -> Parsed:
 
 @parse.hook
 def around_process(path: str, encoding: str | None = None) -> Generator[None, None, None]:
-    """Parse without the garbage collector, which doubles the time: a syntax tree has no cycles to be found."""
+    """Parse without the garbage collector, which doubles the time, because syntax trees contain no cycles."""
     gc.disable()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Runs `palermo demo`: prepares a broker and a worker, runs all steps, and removes everything again."""
+"""Runs `palermo demo`: prepares a broker and a worker, runs the steps, and cleans up."""
 
 import shlex
 import shutil
@@ -23,46 +23,48 @@ from palermo.settings.settings import Settings
 from palermo.worker.handle import WorkerHandle, start_worker
 from palermo.worker.options import WorkerFailed
 
-#: The exchange that keeps the demo's queues apart from all others, on a broker that is not its own.
+#: The exchange that separates the demo's queues from others on an existing broker.
 EXCHANGE = "palermo-demo"
 
-#: Seconds that the worker gets for the jobs it runs when the demo ends, or is interrupted.
+#: Seconds for running jobs when the demo ends or is interrupted.
 _STOP_TIMEOUT = 10.0
 
 
 class DemoOptions(Struct, frozen=True, kw_only=True):
     """The options of the demo."""
 
-    #: None for the embedded broker, on a file of the demo's own.
+    #: None means an embedded broker on a file of its own.
     url: str | None = None
-    #: Its queues are removed, before and after. Without a URL it is not used, since the file is the demo's own.
+    #: The exchange whose queues are removed before and after the demo. Not used without a URL.
     exchange: str = EXCHANGE
     slots: int = 2
-    #: How many files of the standard library at most.
+    #: Maximum number of files from the standard library.
     files: int = 600
-    #: Whether the broker's queues, or its file, are left to be looked at.
+    #: Whether to keep the broker's queues or file.
     keep: bool = False
-    #: The port on which the pages are served once all has been shown; None to end there.
+    #: Port for the web pages after the steps; None to end there.
     web: int | None = None
-    #: How the user calls the command line.
+    #: The command that the user ran.
     program: str = "palermo"
 
     def settings(self, directory: Path) -> Settings:
-        """The settings of client and worker. Not Settings.load: configured settings are for the user's own jobs."""
+        """Return the settings of client and worker. Doesn't use Settings.load, because configured settings are for the
+        user's own jobs.
+        """
         if self.url is not None:
             return Settings(url=self.url, exchange=self.exchange)
         return Settings(url=f"sqlite:///{quote(str(directory / 'demo.db'))}", exchange=DEFAULT_EXCHANGE)
 
 
 def run_demo(options: DemoOptions, screen: Screen) -> None:
-    """Run the demo. Raises DemoFailed if a step went wrong, and BrokerError for a broker that cannot be used."""
+    """Run the demo. Raises DemoFailed if a step fails, and BrokerError if the broker can't be used."""
     started = time.monotonic()
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="palermo-demo-"))
         if options.url is not None or not options.keep:
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
         settings = options.settings(directory)
-        # Opened before the steps: the user should learn now that the port is in use.
+        # Opened before the steps, so that a port in use is reported immediately.
         at = None if options.web is None else stack.enter_context(listening_on(options.web))
         client = stack.enter_context(Client(settings))
         inspector = Inspector(client)
@@ -90,14 +92,14 @@ def run_demo(options: DemoOptions, screen: Screen) -> None:
 
 
 def listening_on(port: int) -> socket.socket:
-    """A socket on this machine's own address. Raises SettingInvalid."""
+    """Return a socket on the loopback address. Raises SettingInvalid."""
     from palermo.webui.server import open_socket
 
     return open_socket("127.0.0.1", port)
 
 
 def serve_pages(settings: Settings, screen: Screen, at: socket.socket) -> None:
-    """Serve the web pages until Ctrl-C; the worker goes on, so that jobs requeued there run."""
+    """Serve the web pages until Ctrl-C. The worker continues, so that jobs requeued there run."""
     from palermo.webui import create_app
     from palermo.webui.security.local_access import LocalAccess, new_token
     from palermo.webui.server import pages_url, serve
@@ -110,13 +112,13 @@ def serve_pages(settings: Settings, screen: Screen, at: socket.socket) -> None:
 
 
 def refuse_other_workers(inspector: Inspector) -> None:
-    """Raise DemoFailed if a worker is there, since the demo would take its jobs away."""
+    """Raise DemoFailed if there is a worker, because the demo would take its jobs."""
     for worker in inspector.workers.list():
         raise DemoFailed(f"worker {worker['id']} of another demo is running on this broker. Try again when it is done.")
 
 
 def clear(inspector: Inspector) -> None:
-    """Remove every queue of the demo's exchange."""
+    """Remove all queues of the demo's exchange."""
     for queue in inspector.queues.list():
         with suppress(NotFound):
             inspector.queues.delete(queue["name"])
@@ -124,7 +126,7 @@ def clear(inspector: Inspector) -> None:
 
 @contextmanager
 def worker_of(settings: Settings, *, slots: int, log: Path) -> Iterator[WorkerHandle]:
-    """A worker in its own process that writes its log to a file; it is stopped at the end, whatever happens."""
+    """Start a worker in its own process with its log in a file, and stop it at the end."""
     with log.open("ab") as file:
         try:
             worker = start_worker(["palermo.demo.jobs"], concurrency=slots, log=file, settings=settings)
@@ -137,7 +139,7 @@ def worker_of(settings: Settings, *, slots: int, log: Path) -> Iterator[WorkerHa
 
 
 def flags(settings: Settings) -> str:
-    """The flags with which commands reach the same queues; a password is "***", for the user to fill in."""
+    """Return the flags with which commands use the same broker. A password is shown as "***"."""
     url = masked(settings.url)
     if settings.address.username == settings.address.password == "guest":
         url = settings.url.replace("guest:guest@", "", 1)
@@ -146,7 +148,7 @@ def flags(settings: Settings) -> str:
 
 
 def next_commands(options: DemoOptions, settings: Settings, directory: Path) -> Iterator[tuple[str, str]]:
-    """The commands to try next, each with what it is good for."""
+    """Yield commands to try next, with their purposes."""
     program, given = options.program, flags(settings)
     if options.keep:
         yield f"{program} failed list {given}", "the failed jobs of this demo"

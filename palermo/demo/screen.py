@@ -11,13 +11,13 @@ from rich.text import Text
 from palermo.contract.rows import Row
 from palermo.core.text import count, one_line, safe
 
-#: Seconds between two plain lines of progress.
+#: Seconds between plain lines of progress.
 _PLAIN_LINE_EVERY = 1.0
 
-#: Lines of a traceback that are shown: its head, and its end where the error is.
+#: Number of displayed lines of a traceback: at its start, and at its end with the error.
 _HEAD, _TAIL = 1, 9
 
-#: A function that gets how many jobs have run, and how many of them have failed.
+#: Called with the number of jobs that have run and that have failed.
 ShowProgress = Callable[[int, int], None]
 
 
@@ -32,28 +32,27 @@ class Screen:
         self._print(Text(f"\n{one_line(text)}", style="bold"))
 
     def line(self, text: str, *, style: str = "") -> None:
-        """Print one line."""
         self._print(Text(f"  {one_line(text)}", style=style))
 
     def command(self, text: str, meaning: str = "") -> None:
-        """Print a command that does the same, or that the user may try, and what it is for."""
+        """Print a command that does the same or is worth trying, and its purpose."""
         self._print(
             Text.assemble("  ", ("$ ", "dim"), (safe(text), "cyan"), (f"   {meaning}" if meaning else "", "dim"))
         )
 
     def facts(self, facts: Sequence[tuple[str, object]]) -> None:
-        """Print names and values, one a line."""
+        """Print names and values, one per line."""
         width = max(len(name) for name, _ in facts)
         for name, value in facts:
             self._print(Text.assemble("  ", (name.ljust(width), "dim"), f"  {one_line(str(value))}"))
 
     def traceback(self, text: str) -> None:
-        """Print a traceback without its middle."""
+        """Print a traceback without its middle part."""
         for line in shortened(text):
             self._print(Text(f"    {safe(line)}", style="dim"))
 
     def groups(self, groups: Sequence[Row], example: Callable[[Row], str]) -> None:
-        """Print failures by kind: how many, the error, the name of one file, and the error's message."""
+        """Print groups of failures: their number, error, an example file and its message."""
         rows = [(str(group["count"]), group["error"] or "", example(group), group["message"] or "") for group in groups]
         table = [("jobs", "error", "for example", "message"), *rows]
         first, second, third = (max(len(row[column]) for row in table) for column in range(3))
@@ -63,7 +62,7 @@ class Screen:
 
     @contextmanager
     def progress(self, total: int) -> Iterator[ShowProgress]:
-        """Show how far the jobs are: a bar on a terminal, a line every second elsewhere."""
+        """Show the progress of the jobs: a bar on a terminal, otherwise a line every second."""
         with self._bar(total) if self._console.is_interactive else self._lines(total) as tell:
             yield tell
 
@@ -103,16 +102,16 @@ class Screen:
         if cut and self._console.is_terminal:
             self._console.print(text, no_wrap=True, overflow="ellipsis")
         else:
-            # Soft wrapped: a command with a line break from here in it could not be copied.
+            # Soft wrap, because a command with an inserted line break couldn't be copied.
             self._console.print(text, soft_wrap=True)
 
 
 def per_second(done: int, seconds: float) -> str:
-    """`140 jobs/s`."""
+    """Format a rate, for example `140 jobs/s`."""
     return f"{done / seconds if seconds > 0 else 0.0:,.0f} jobs/s"
 
 
 def shortened(traceback: str) -> list[str]:
-    """The lines of a traceback, with "…" for its middle."""
+    """Return the lines of a traceback, with "…" for the middle part."""
     lines = traceback.rstrip().splitlines()
     return lines if len(lines) <= _HEAD + _TAIL + 1 else [*lines[:_HEAD], "  …", *lines[-_TAIL:]]

@@ -1,6 +1,6 @@
-"""The steps of the demo: enqueue, work, look at what failed, requeue, all by the means that a user has; and its files.
+"""The steps of the demo: enqueue, work, show failures, requeue. They use only features available to users.
 
-Every step checks what it claims, and raises DemoFailed, which says what went wrong.
+Each step checks its result, and raises DemoFailed with a description if something went wrong.
 """
 
 import json
@@ -21,37 +21,37 @@ from palermo.errors import PalermoError
 from palermo.inspector.inspector import Inspector
 from palermo.worker.handle import WorkerHandle
 
-#: Seconds without a finished job after which something must be wrong.
+#: Seconds without a finished job that indicate a problem.
 _STALLED = 60.0
 
-#: Seconds between two looks at the worker.
+#: Seconds between checks of the worker.
 _POLL_EVERY = 0.1
 
-#: More failures than any machine's standard library has.
+#: More failures than any machine's standard library can cause.
 _MANY = 10_000
 
-#: Seconds that one result may take once its job has run.
+#: Seconds to wait for a result once its job has run.
 _RESULT_TIMEOUT = 30.0
 
-#: Their names end in .txt so that no tool that compiles, checks or collects Python files stumbles over them.
+#: Damaged files. Their names end in .txt, so that tools for Python files ignore them.
 DAMAGED = Path(__file__).with_name("damaged")
 
-#: Latin-1 text that does not name its encoding: it can be parsed when the job is told the encoding.
+#: A Latin-1 file without a declared encoding, which can be parsed if the job is given the encoding.
 BAD_ENCODING = DAMAGED / "bad_encoding.py.txt"
 
-#: Python 2 code: only a rewrite would make it parse.
+#: Python 2 code, which can't be parsed.
 PYTHON_2 = DAMAGED / "python_2.py.txt"
 
-#: Other people's packages, which live below the standard library.
+#: Folders in the standard library with third-party packages.
 _NOT_STANDARD = {"site-packages", "dist-packages"}
 
 
 class DemoFailed(PalermoError):
-    """The demo did not go as it should have."""
+    """A step of the demo went wrong."""
 
 
 class DemoSteps:
-    """The steps, each of which builds on the ones before."""
+    """The steps, each of which depends on the previous ones."""
 
     def __init__(self, client: Client, screen: Screen, *, program: str, log: Path) -> None:
         self._client = client
@@ -62,9 +62,9 @@ class DemoSteps:
         self._log = log
         #: The enqueued jobs, one per file.
         self._jobs: list[Job] = []
-        #: How many jobs the worker must have run by now.
+        #: Number of jobs that the worker must have run by now.
         self._runs = 0
-        #: The failed jobs after the first round, by the path of their file.
+        #: The failed jobs of the first round, by path of their file.
         self._failed: dict[str, Row] = {}
 
     def enqueue(self, files: int) -> None:
@@ -102,7 +102,7 @@ class DemoSteps:
         self._show_results()
 
     def _show_results(self) -> None:
-        """Read what the jobs returned, and show the sums. Every job that did not fail has a result."""
+        """Read the jobs' return values and show their sums. Every successful job has one."""
         failed = {row["id"] for row in self._failed.values()}
         results: list[Parsed] = [job.result(_RESULT_TIMEOUT) for job in self._jobs if job.id not in failed]
         expect(len(results) == len(self._jobs) - len(failed), "some failed jobs were not enqueued by this demo")
@@ -122,7 +122,7 @@ class DemoSteps:
         self._screen.traceback(row["error"]["traceback"])
 
     def requeue_mended(self, worker: WorkerHandle) -> None:
-        """Requeue that job with arguments with which it works."""
+        """Requeue a failed job with arguments that make it succeed."""
         id, kwargs = self._failed[str(BAD_ENCODING)]["id"], {"encoding": "latin-1"}
         self._screen.step("4. Requeue that job with the encoding that its file does not declare")
         self._screen.command(f"{self._program} failed requeue {id} --kwargs '{json.dumps(kwargs)}'")
@@ -140,7 +140,7 @@ class DemoSteps:
         self._screen.line(f"its result: {count(found, 'function')} in {BAD_ENCODING.name}")
 
     def requeue_unchanged(self, worker: WorkerHandle) -> None:
-        """Requeue another job as it is, which cannot help."""
+        """Requeue another job unchanged, which fails again."""
         id = self._failed[str(PYTHON_2)]["id"]
         self._screen.step(f"5. Requeue {PYTHON_2.name} as it is")
         self._screen.command(f"{self._program} failed requeue {id}")
@@ -152,7 +152,7 @@ class DemoSteps:
         self._screen.line(f"it failed again, retries {row['retries']}: {row['error']['message']}", style="red")
 
     def _wait(self, worker: WorkerHandle, tell: Callable[[int, int], None] = lambda done, failed: None) -> Row:
-        """Wait until the worker has run as many jobs as it must have; returns the worker's row."""
+        """Wait until the worker has run the expected number of jobs, and return its row."""
         done, since = -1, time.monotonic()
         while True:
             workers: Sequence[Row] = self._inspector.workers.list()
@@ -173,18 +173,17 @@ class DemoSteps:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line for line in reversed(lines) if line.strip()), "nothing")
 
 
 def expect(true: bool, otherwise: str) -> None:
-    """Raise DemoFailed with the text `otherwise`, unless `true` is true."""
+    """Raise DemoFailed with the text `otherwise` unless `true` is true."""
     if not true:
         raise DemoFailed(f"the demo failed: {otherwise.rstrip('.')}.")
 
 
-# -- the files that the demo parses: the standard library of the running interpreter, and damaged ones
+# -- the files to parse: the running interpreter's standard library, and damaged ones
 
 
 def stdlib_root() -> Path:
@@ -193,10 +192,10 @@ def stdlib_root() -> Path:
 
 
 def stdlib_files(limit: int | None = None) -> list[Path]:
-    """The standard library's Python files, its own tests among them where they are installed.
+    """Return up to `limit` Python files of the standard library, including its tests if they are installed.
 
-    Their order looks random and is the same every time: neighbours in a folder are alike, and
-    the shown progress would be uneven. `limit` keeps the first of them.
+    They are in a reproducible pseudorandom order, because files of one folder are similar and would make the progress
+    uneven.
     """
     found: list[Path] = []
     for folder, below, names in os.walk(stdlib_root()):
@@ -207,12 +206,12 @@ def stdlib_files(limit: int | None = None) -> list[Path]:
 
 
 def damaged_files() -> list[Path]:
-    """The files that are shipped broken."""
+    """Return the damaged files included in Palermo."""
     return sorted(DAMAGED.glob("*.py.txt"))
 
 
 def interleave(few: list[Path], many: list[Path]) -> list[Path]:
-    """One list of both, the few at even distances among the many, all in their order."""
+    """Merge two lists, spreading the few evenly among the many and keeping the order of both."""
     step = len(many) // (len(few) + 1)
     mixed = list(many)
     for nth, path in enumerate(few, start=1):

@@ -1,4 +1,4 @@
-"""Views of the journal: how jobs ended, the records of each job, and the actions of operators.
+"""Views of the journal: how jobs ended, the records of each job, and operators' actions.
 
-A view can be rebuilt from the journal at any time: journal_reader.py reads, the other modules keep the data.
+journal_reader.py reads the journal, and the other modules keep data, which can be rebuilt from it at any time.
 """

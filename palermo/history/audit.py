@@ -1,4 +1,4 @@
-"""The index of operators' actions in the journal, newest first, and by job.
+"""The index of operators' actions in the journal, in reverse order and by job.
 
 It is a TempIndex with a maximum size, like the index of jobs (index.py).
 """
@@ -15,7 +15,7 @@ from palermo.history.entry import MAX_TEXT, number, text
 from palermo.temp_index import Database, TempIndex, fold
 from palermo.views.filter import AuditFilter
 
-#: Maximum number of kept actions, and how many of the oldest are dropped at a time.
+#: Maximum number of actions, and how many of the oldest are dropped together.
 MAX_ACTIONS, _AT_ONCE = 100_000, 1_000
 
 _SCHEMA = """
@@ -40,7 +40,7 @@ _FIELDS = "at, by, source, action, outcome, queue, count, what, ids"
 
 
 class AuditLog:
-    """The actions in the journal. A JournalView (journal_reader.py); safe to share between threads."""
+    """The actions in the journal. A JournalView (journal_reader.py); thread-safe."""
 
     def __init__(self, most: int = MAX_ACTIONS) -> None:
         """Keep about `most` actions, the newest."""
@@ -48,7 +48,7 @@ class AuditLog:
         self._index = TempIndex(_SCHEMA, name="the list of actions", cache_kib=4_096, opened=self._opened)
 
     def take(self, batch: RecordBatch) -> None:
-        """Keep the actions of a batch. Raises StoreInvalid if the temporary file cannot be written."""
+        """Add the actions of a batch. Raises StoreInvalid if the temporary file can't be written."""
         actions = [record for record in batch.records if record["kind"] == RecordKind.ACTION]
         if not actions:
             return
@@ -67,13 +67,13 @@ class AuditLog:
     # -- queries
 
     def count(self, filter: AuditFilter) -> int:
-        """The number of matching actions."""
+        """Return the number of matching actions."""
         condition, given = _where(filter)
         with self._index.read():
             return int(self._db.execute(f"select count(*) from action where {condition}", given).fetchone()[0])
 
     def page(self, filter: AuditFilter, *, offset: int = 0, limit: int = 100) -> list[ActionRow]:
-        """Some of the matching actions, newest first, as rows."""
+        """Return matching actions as rows, newest first."""
         condition, given = _where(filter)
         question = f"select {_FIELDS} from action where {condition} order by n desc limit ? offset ?"
         with self._index.read():
@@ -81,9 +81,9 @@ class AuditLog:
         return [_row(row) for row in rows]
 
     def of(self, id: str, *, limit: int = 100) -> list[tuple[float, Row]]:
-        """The actions on one job, in order, with Unix seconds; the last ones if there are more than `limit`.
+        """Return the actions on one job, oldest first, each with its Unix time; only the last `limit`.
 
-        The rows omit the ids, since most of them belong to other jobs.
+        The rows omit job ids, most of which belong to other jobs.
         """
         question = (
             f"select {_FIELDS} from action where n in (select n from mention where key = ?) order by n desc limit ?"

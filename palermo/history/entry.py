@@ -1,4 +1,4 @@
-"""Journal records about jobs, read defensively, since they may contain anything."""
+"""Journal records about jobs, read defensively because they may contain anything."""
 
 import math
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ from palermo.contract.rows import Row, as_json, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import RUN_ENDS, Record, RecordKind
 
-#: The kinds of records about one job.
+#: The kinds of records about a single job.
 OF_JOBS = frozenset(RecordKind) - {
     *(RecordKind.PUBLISHED, RecordKind.COUNTS, RecordKind.WORKER_UP, RecordKind.WORKER_DOWN, RecordKind.ACTION),
     RecordKind.LOST,
 }
 
-#: The states of ended runs, as listings name them, each with the kind of its record. The first four are final.
+#: The states of ended runs in listings, with the kinds of their records. The first four are final.
 STATES: Mapping[str, RecordKind] = {
     "done": RecordKind.SUCCEEDED,
     "failed": RecordKind.FAILED,
@@ -27,13 +27,13 @@ STATES: Mapping[str, RecordKind] = {
     "retrying": RecordKind.RETRIED,
 }
 
-#: The states that are listed by default: runs that ended their job.
+#: The states listed by default, in which a job has ended.
 FINAL = ("done", "failed", "discarded", "cancelled")
 
-#: The state of an ended run, by the kind of its record.
+#: The state for each kind of record that ends a run.
 STATE_OF: Mapping[str, str] = {kind: state for state, kind in STATES.items()}
 
-#: Maximum number of characters of an id (no job has a longer one), and of a message, a reason or a line.
+#: Maximum number of characters of an id (the limit for jobs), and of a message, reason or log line.
 MAX_ID, MAX_TEXT = 1_000, 2_000
 
 #: The record fields that are attributes of Entry.
@@ -46,7 +46,7 @@ _KNOWN = frozenset(
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """One record about a job."""
+    """A record about a job."""
 
     kind: RecordKind
     id: str
@@ -54,25 +54,25 @@ class Entry(Struct, frozen=True, kw_only=True):
     at: float
     job: str
     queue: str
-    #: The worker slot that ran the job; None for a client.
+    #: The slot that ran the job; None for a client's record.
     worker: str | None
     attempt: int | None
-    #: Seconds that it waited before its start, and that it ran.
+    #: Seconds for which the job waited and ran.
     wait: float | None
     took: float | None
     error: str
-    #: The error's message, the reason why the job was discarded, or its log line.
+    #: The error's message, the reason for discarding the job, or a log line.
     text: str | None
     #: The record's other fields.
     more: Mapping[str, Any]
 
     @property
     def state(self) -> str | None:
-        """The state of its ended run; None if the record ends no run, or the job simply waits again after it."""
+        """The state of the ended run; None if no run ended, or the job just waits again."""
         return STATE_OF.get(self.kind)
 
     def row(self) -> FinishedRow:
-        """The finished run as a row of a listing."""
+        """Return the ended run as a row of a listing."""
         failed = self.kind in (RecordKind.FAILED, RecordKind.RETRIED)
         by = self.more.get("by")
         return {
@@ -90,7 +90,7 @@ class Entry(Struct, frozen=True, kw_only=True):
         }
 
     def step(self) -> Row:
-        """The record as a row of a job's timeline."""
+        """Return the record as a row of a job's timeline."""
         return {
             **{name: value for name, value in self.more.items() if name not in FIELDS},
             **({"result": True} if "result" in self.more else {}),
@@ -108,7 +108,7 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 def entry(record: Record, writer: str) -> Entry:
-    """The entry of a record whose kind is in OF_JOBS, and whose id is text."""
+    """Return the entry of a record whose kind is in OF_JOBS and whose id is text."""
     get = record.get
     slot, attempt = get("slot"), get("attempt")
     return Entry(
@@ -129,18 +129,18 @@ def entry(record: Record, writer: str) -> Entry:
 
 
 def said(record: Record) -> str | None:
-    """The text of a record: its message, its text or its reason."""
+    """Return a record's message, text or reason."""
     get = record.get
     return text(get("message")) or text(get("text")) or text(get("reason"))
 
 
 def text(value: Any) -> str | None:
-    """The value as displayable text; None if it is not text."""
+    """Return the value as displayable text, or None if it isn't text."""
     return printable(value[:MAX_TEXT]) if value.__class__ is str else None
 
 
 def number(value: Any) -> float | None:
-    """The value as a number of seconds; None if it is not a number."""
+    """Return the value as a number of seconds, or None if it isn't a number."""
     if value.__class__ is float:
         return value if math.isfinite(value) else None
     return float(value) if value.__class__ is int and -(2**53) < value < 2**53 else None

@@ -1,11 +1,11 @@
-"""The index of the journal's records about jobs: ended jobs, newest first, and all records of one job.
+"""The index of the journal's records about jobs: finished jobs, newest first, and all records of a job.
 
-It is a TempIndex: a view in a temporary file, which each process rebuilds from the journal when it starts. Its size
-is limited, however long the journal is: the oldest records are dropped above the limit.
+It is a TempIndex, a temporary file that each process rebuilds from the journal when it starts. Its size is limited, and
+the oldest records are dropped above the limit.
 
-It keeps the original batches and, for queries, a narrow row for each ended run and an eight-byte hash of the job's
-id for each record. All hashes are one byte string that is searched as a whole: that takes a few milliseconds, and
-adding to it next to nothing. Counts are cached: when a filter is used again, only new records are counted.
+It keeps the original batches. For queries it has a narrow row for each ended run, and an eight-byte hash of the job id
+for each record. All hashes form one byte string: searching it takes a few milliseconds, and appending to it almost
+nothing. Counts are cached, so that a repeated filter counts only new records.
 """
 
 import json
@@ -26,27 +26,27 @@ from palermo.history.entry import FINAL, MAX_ID, OF_JOBS, STATE_OF, Entry, entry
 from palermo.temp_index import Database, TempIndex, fold
 from palermo.views.filter import Facts, JobFilter
 
-#: The field of a workflow's end.
+#: The record field with a workflow's end.
 WORKFLOW = "workflow"
 
-#: Maximum number of records, and maximum bytes of the file. The oldest sixteenth is dropped at a time.
+#: Maximum number of records and bytes. The oldest sixteenth is dropped together.
 MAX_RECORDS, MAX_BYTES = 4_000_000, 1024 * 1024 * 1024
 _PARTS = 16
 
-#: Maximum number of characters of a kept job result.
+#: Maximum number of characters of a job's result in the index.
 MAX_RESULT = 2_000
 
-#: If no more records than this match a filter, its cached count also has their places.
+#: Up to this number of matches, a cached count also contains their positions.
 _FEW = 1_000
 
 #: Maximum number of cached counts.
 _REMEMBERED = 64
 
-#: Maximum number of names offered for a choice.
+#: Maximum number of names offered for selection.
 _NAMES = 500
 
-#: `first` is the place of a batch's first record, `n` that of a run's last record, and `latest` the latest end of a run
-#: in this batch and all earlier ones. A place is the number of records that were kept before it.
+#: `first` is the position of a batch's first record, `n` that of a run's last record, and `latest` the latest end of a
+#: run in this and all earlier batches. A position is the number of records before it.
 _SCHEMA = """
 create table batch (first integer primary key, writer text not null, latest real not null, records blob not null);
 create index batch_latest on batch (latest);
@@ -69,35 +69,35 @@ create table shape (
 );
 """
 
-#: The tables with places, and the column of each.
+#: The tables with positions, and the column in each.
 _PLACES = {"batch": "first", "ended": "n", "words": "n", "workflow": "n", "child": "n"}
 
-#: The format of one hash.
+#: The binary format of a hash.
 _KEY = struct.Struct("=q")
 
-#: SQL for the numbers in a JSON array, and an empty array: a list in the query itself may be too long.
+#: SQL for the numbers in a JSON array, which isn't subject to the limit for lists in a query, and an empty array.
 _THESE, _NONE = "(select value from json_each(?))", "[]"
 
-#: Characters with a special meaning in a pattern of SQL's `like`.
+#: Characters with a special meaning in SQL's `like` patterns.
 _WILD = re.compile("[!%_]")
 
-#: The fields that many runs share: how they ended, their queue, job and error.
+#: Fields shared by many runs: state, queue, job and error.
 Shape = tuple[str, str, str, str]
 
-#: Returns the arguments in a record as text, from the job's id, name and queue and the record's fields; None if absent.
+#: Returns the text of a record's arguments or None, from the job's id, name and queue and the record's fields.
 ArgumentText = Callable[[str, str, str, Mapping[str, Any]], str | None]
 
-#: The SQL condition of a filter, and its values.
+#: A filter's SQL condition and its values.
 Where = tuple[str, tuple[Any, ...]]
 
 
 class Index:
-    """The journal's records about jobs. A JournalView (journal_reader.py); safe to share between threads."""
+    """The journal's records about jobs. A JournalView (journal_reader.py); thread-safe."""
 
     def __init__(self, arguments: ArgumentText | None = None, *, most: int = MAX_RECORDS) -> None:
-        """`arguments` returns the searchable text of finished jobs' arguments; without it, arguments aren't searched.
+        """Keep about `most` records, the newest.
 
-        Keep about `most` records, the newest.
+        `arguments` returns the searchable text of finished jobs' arguments. Without it, arguments aren't searched.
         """
         self._arguments = arguments
         self._most = most
@@ -108,22 +108,22 @@ class Index:
         self._db = db
         self._shapes: dict[Shape, int] = {}
         self._writers: set[str] = set()
-        #: By condition: the place up to which records were counted; by shape, the number of matches; and their places
-        #: if there are few.
+        #: For each condition: the position up to which records were counted, the number of matches by shape, and their
+        #: positions if they are few.
         self._counts: dict[Where, tuple[int, Counter[int], list[int]]] = {}
         #: When each error was first seen, in Unix seconds.
         self._errors: dict[str, float] = {}
-        #: A hash of the id of each record.
+        #: The hash of each record's job id.
         self._keys = bytearray()
-        #: The place of the first kept record, and of the next one; the latest end of a run.
+        #: The positions of the first record and after the last, and the latest end of a run.
         self._begin, self._end, self._latest = 0, 0, 0.0
-        #: Number of records that their writers could not store.
+        #: Number of records that their writers couldn't store.
         self.lost = 0
-        #: Whether the journal has more records than this index.
+        #: Whether the journal contains more records than this index.
         self.cut = False
 
     def take(self, batch: RecordBatch) -> None:
-        """Keep the records about jobs. Raises StoreInvalid, which leaves the index empty."""
+        """Add the records about jobs. Raises StoreInvalid, and the index is empty afterwards."""
         kept = [
             record
             for record in batch.records
@@ -143,31 +143,32 @@ class Index:
         self._index.reset()
 
     def close(self) -> None:
-        """Delete the index; it is empty from then on."""
+        """Delete the index, which is empty from then on."""
         self._index.close()
 
     # -- queries
 
     def count(self, filter: JobFilter) -> int:
-        """The number of matching finished runs."""
+        """Return the number of matching ended runs."""
         with self._index.read():
             return self._counted(filter).total()
 
     def page(self, filter: JobFilter, *, offset: int = 0, limit: int = 100) -> list[Entry]:
-        """Some of the matching runs, newest first, in journal order."""
+        """Return matching runs, newest first by journal order."""
         with self._index.read():
             where = self._where(filter)
             if where is None:
                 return []
             seen, counted, places = self._counts.get(where, (-1, Counter[int](), []))
             if seen == self._end and counted.total() <= _FEW:
-                # Fast path: a search for rare words reads all records once, not twice. 70 ms of 140 in 100,000.
+                # Fast path: a search for rare words reads all records once instead of twice, which saves 70 of 140 ms
+                # with 100,000 records.
                 return self._at(places[::-1][offset : offset + limit])
             question = f"select n from ended where {where[0]} order by n desc limit ? offset ?"
             return self._at(self._places(question, *where[1], limit, offset))
 
     def of(self, id: str, *, limit: int = 1_000) -> list[Entry]:
-        """All records of one job, in journal order; the last ones if there are more than `limit`."""
+        """Return all records of a job in journal order; only the last `limit`."""
         with self._index.read():
             places, key = [], _KEY.pack(hash(id))
             found = self._keys.find(key)
@@ -178,30 +179,30 @@ class Index:
             return [each for each in self._at(places[-limit:]) if each.id == id]
 
     def children(self, id: str, *, limit: int) -> list[Entry]:
-        """The newest known record of each child of a job, the newest first; at most `limit` children."""
+        """Return the newest record of each child of a job, newest first; at most `limit` children."""
         with self._index.read():
             return self._at(self._places("select n from child where parent = ? order by n desc limit ?", id, limit))
 
     def children_named(self, id: str, names: Iterable[str]) -> dict[str, Entry]:
-        """The newest known record of each of these children of a job, by id."""
+        """Return the newest record of each of these children of a job, by id."""
         question = f"select n from child where parent = ? and id in {_THESE} order by n"
         with self._index.read():
             return {each.id: each for each in self._at(self._places(question, id, json.dumps(list(names))))}
 
     def shapes(self, filter: JobFilter) -> Counter[Shape]:
-        """Number of matching finished runs by state, queue, job and error."""
+        """Count the matching ended runs by state, queue, job and error."""
         with self._index.read():
             counted = self._counted(filter)
             rows = self._db.execute(f"select * from shape where id in {_THESE}", (json.dumps([*counted]),))
             return Counter({(state, queue, job, error): counted[id] for id, state, queue, job, error in rows})
 
     def first_errors(self) -> dict[str, float]:
-        """When each error class was first seen, in Unix seconds."""
+        """Return when each error class was first seen, in Unix seconds."""
         with self._index.read():
             return dict(self._errors)
 
     def ends(self, ids: Iterable[str], *, since: float) -> Counter[str]:
-        """How many of these jobs have ended since an instant, by final state."""
+        """Count how many of these jobs have ended since an instant, by final state."""
         question = (
             "select ended.id, state from ended join shape on shape.id = shape"
             f" where n >= ? and at >= ? and ended.id in {_THESE} and state <> 'retrying' order by n"
@@ -213,9 +214,9 @@ class Index:
     def workflows(
         self, filter: JobFilter, *, without: Iterable[str] = (), offset: int = 0, limit: int = 100
     ) -> tuple[int, list[Entry]]:
-        """The number of matching ended workflows, and some of their last ends, newest first.
+        """Return the number of matching ended workflows, and some of their last ends, newest first.
 
-        The ids `without` do not count, because these workflows have not ended permanently.
+        Excludes the ids `without`, whose end isn't final.
         """
         with self._index.read():
             where = self._where(filter)
@@ -229,18 +230,18 @@ class Index:
             )
 
     def names(self, what: str) -> list[str]:
-        """Queues or jobs to choose from; `what` is "queue" or "job"."""
+        """Return names for selection; `what` is "queue" or "job"."""
         column = {"queue": "queue", "job": "job"}[what]
         with self._index.read():
             rows = self._db.execute(f"select distinct {column} from shape where {column} <> '' limit ?", (_NAMES,))
             return sorted(name for (name,) in rows)
 
     def size(self) -> int:
-        """The number of records that are kept."""
+        """Number of records in the index."""
         return self._end - self._begin
 
     def file_size(self) -> int:
-        """The size of the temporary file's contents, in bytes."""
+        """Size of the temporary file's contents in bytes."""
         return self._index.file_size()
 
     # -- internals, called within a block of the index
@@ -256,7 +257,7 @@ class Index:
             self._forget()
 
     def _put_ended(self, records: Sequence[Record]) -> None:
-        """Add a narrow row for each record of an ended run, and the record's words if any."""
+        """Add a narrow row for each ended run, and its searchable text if any."""
         shapes = self._shapes
         ended, words, workflows = [], [], []
         for n, record in enumerate(records, self._end):
@@ -297,19 +298,19 @@ class Index:
             self._db.executemany("insert or replace into workflow values (?, ?)", workflows)
 
     def _put_children(self, records: Sequence[Record]) -> None:
-        """Add the records that name a parent job; most jobs have none."""
+        """Add the records that name a parent job, which most jobs don't have."""
         children = [
             (printable(parent), printable(record["id"]), n, record["kind"] != RecordKind.ENQUEUED)
             for n, record in enumerate(records, self._end)
             if ("parent" in record or "headers" in record) and 0 < len(parent := _parent(record)) <= MAX_ID
         ]
         if children:
-            # A client may record that it enqueued a job after a worker has recorded how the job ended.
+            # A client may record an enqueue after a worker has recorded the job's end.
             newest = "on conflict (parent, id) do update set n = excluded.n where ?"
             self._db.executemany(f"insert into child values (?, ?, ?) {newest}", children)
 
     def _forget(self) -> None:
-        """Drop the oldest records, and the shapes that no other record has."""
+        """Drop the oldest records, and shapes without other records."""
         wanted = self._begin + self.size() // _PARTS + 1
         (first,) = self._db.execute("select min(first) from batch where first >= ?", (wanted,)).fetchone()
         first = self._end if first is None else first
@@ -329,7 +330,7 @@ class Index:
         return [n for (n,) in self._db.execute(question, given)]
 
     def _at(self, places: Iterable[int]) -> list[Entry]:
-        """The records at these places, in this order."""
+        """Return the records at these positions, in this order."""
         found = []
         first, writer = 0, ""
         records: list[Record] = []
@@ -342,7 +343,7 @@ class Index:
         return found
 
     def _counted(self, filter: JobFilter) -> Counter[int]:
-        """Number of matching finished runs, by shape number."""
+        """Count the matching ended runs by shape number."""
         where = self._where(filter)
         if where is None:
             return Counter()
@@ -361,13 +362,13 @@ class Index:
         return counted
 
     def _first_since(self, since: float) -> int:
-        """A place before which no run has ended since this instant."""
+        """Return a position before which no run has ended since this instant."""
         found = self._db.execute("select first from batch where latest >= ? order by latest, first limit 1", (since,))
         (first,) = found.fetchone() or (self._end,)
         return int(first)
 
     def _where(self, filter: JobFilter) -> Where | None:
-        """The SQL condition of a filter; None if nothing can match."""
+        """Return a filter's SQL condition, or None if nothing can match."""
         shapes = self._fitting(filter)
         if shapes == _NONE:
             return None
@@ -385,7 +386,7 @@ class Index:
                 parts.append(f"{column} {sign} ?")
                 given.append(bound)
         if filter.worker is not None:
-            # The writer of a batch is the worker.
+            # The batch's writer is the worker.
             writer = "(select writer from batch where first <= n order by first desc limit 1)"
             parts.append(f"{writer} in {_THESE}")
             given.append(json.dumps([name for name in self._writers if filter.fits_name("worker", name)]))
@@ -396,7 +397,7 @@ class Index:
         return " and ".join(parts), tuple(given)
 
     def _fitting(self, filter: JobFilter) -> str:
-        """The numbers of the shapes that meet the conditions on shape fields, as JSON."""
+        """Return the numbers of the shapes that meet the filter, as JSON."""
         of_shapes = replace(
             filter, state=filter.state or ",".join(FINAL), worker=None, text=None, since=None, longer=None, shorter=None
         )
@@ -405,13 +406,13 @@ class Index:
         return json.dumps([id for id, shape in shapes if of_shapes.matches(shape)])
 
     def _saying(self, wanted: str) -> Where:
-        """The condition that finds a text at the start of an id, or in messages, reasons, arguments and names."""
+        """Return the condition for a text at the start of an id, or in messages, reasons, arguments and names."""
         wanted = fold(wanted)
         rows = self._db.execute("select id, job, error from shape")
         shapes = json.dumps([id for id, job, error in rows if wanted in fold(job) or wanted in fold(error)])
         if wanted.isascii():
-            # SQLite's own operator folds only ASCII; other words are stored folded. In 100,000 jobs it takes 70 ms; 140
-            # with instr and lower.
+            # SQLite's own operator ignores case only in ASCII; other text is stored folded. With 100,000 jobs it takes
+            # 70 ms, and 140 ms with instr and lower.
             begins, has, wanted = "id like ? escape '!'", "text like ? escape '!'", _WILD.sub(r"!\g<0>", wanted) + "%"
             spoken = f"%{wanted}"
         else:
@@ -425,13 +426,13 @@ class Index:
 
 
 def _parent(record: Record) -> str:
-    """The parent in a record: in an enqueue's own field, or in the headers of a run's end."""
+    """Return the parent in a record: a field of an enqueue, or in the headers of a run's end."""
     headers = record.get("headers")
     return text(record.get("parent")) or (parent_in(headers) if isinstance(headers, dict) else "")
 
 
 def _packed(records: Sequence[Record]) -> bytes:
-    """The records as bytes, without parts that are too large or too deep for an index."""
+    """Encode the records, without parts that are too large or too deep for an index."""
     bare = [record if "result" not in record else _without_long_result(record) for record in records]
     try:
         return marshal.dumps(bare)
@@ -442,7 +443,7 @@ def _packed(records: Sequence[Record]) -> bytes:
 
 
 def _without_long_result(record: Record) -> Record:
-    """The record; a long result is replaced by a mark that it exists."""
+    """Replace a long result in a record with a mark that there is one."""
     result = record["result"]
     texts = [value for value in result.values() if isinstance(value, str)] if isinstance(result, dict) else []
     short = len(texts) == 2 and len(result) == 2 and sum(map(len, texts)) <= MAX_RESULT

@@ -1,7 +1,7 @@
-"""Passes the journal to views: its current content, for single commands, or all of it as it grows.
+"""Passes the journal to views: its current content for commands, or all of it as it grows.
 
-palermo/client/journal_reading.py reads; here each batch is passed to the views. If the journal was replaced, or a
-view cannot keep a batch, every view is reset and reading starts again.
+palermo/client/journal_reading.py reads the batches, which are passed to views here. If the journal was replaced, or a
+view fails to store a batch, all views are reset and reading starts again.
 """
 
 import asyncio
@@ -26,27 +26,28 @@ from palermo.settings.settings import Settings
 
 log = logging.getLogger("palermo.history")
 
-#: Gets the progress of reading: in batches, since the number of records is unknown.
+#: Called with the progress of reading, in batches because the number of records is unknown.
 OnProgress = Callable[[SweepProgress], None]
 
-#: Maximum clock difference between two writers, in seconds; and number of consecutive batches after the requested time.
+#: Maximum clock difference between writers in seconds, and number of consecutive later batches after which reading
+#: stops.
 _SKEW, _LATER = 60.0, 100
 
-#: Seconds until reading restarts after a view could not keep a batch.
+#: Seconds until reading restarts after a view failed.
 _BROKEN_PAUSE = 30.0
 
 
 class JournalView(Protocol):
-    """Keeps data from the read batches. Called on the reading thread, one call at a time."""
+    """Keeps data from journal batches. Called in the reading thread, one call at a time."""
 
     def take(self, batch: RecordBatch) -> None:
-        """Keep the relevant data of a batch; its position is above that of the previous one. Should take milliseconds.
+        """Add a batch, whose position is higher than the previous one's. Should take milliseconds.
 
-        May raise PalermoError: then it gets no more batches before it is `reset`.
+        May raise PalermoError, after which `reset` is called before further batches.
         """
 
     def reset(self) -> None:
-        """Drop all data: the next batch is from the start of a journal. May raise PalermoError."""
+        """Drop all data, because the journal is read again from a start. May raise PalermoError."""
 
 
 def read_to_end(
@@ -59,11 +60,11 @@ def read_to_end(
     wants: Wants | None = None,
     progress: OnProgress | None = None,
 ) -> None:
-    """Pass everything that is in the journal now to the views, up to the position `before` if given.
+    """Pass the current content of the journal to the views, up to the position `before` if given.
 
-    Reading ends after _LATER consecutive batches that were written a minute or more after `until`, in Unix seconds,
-    because one writer's clock may be ahead. With `wants`, only batches that it accepts. Raises BrokerUnavailable,
-    BrokerRefused, and the errors of views.
+    Stops after _LATER consecutive batches that were written a minute or more after `until` (Unix seconds), because one
+    writer's clock may be ahead. `wants` selects the batches. Raises BrokerUnavailable, BrokerRefused, and errors of
+    views.
     """
 
     async def read(watch: JournalWatch) -> None:
@@ -102,23 +103,23 @@ def _is_later(batch: RecordBatch, until: float) -> bool:
 class Progress(Struct, frozen=True, kw_only=True):
     """The progress of reading."""
 
-    #: Whether all batches that were stored when reading started have been read; stays true while the broker is away.
+    #: Whether all batches that existed at the start have been read. Stays true while the broker is unavailable.
     ready: bool = False
-    #: The positions of the first and last batches read; None before the first.
+    #: The positions of the first and last batches read, or None.
     first: int | None = None
     last: int | None = None
-    #: The last position that was stored when reading started.
+    #: The last position that existed at the start.
     end: int = -1
-    #: Number of records read.
+    #: Number of records read so far.
     records: int = 0
-    #: A number that changes with every change of the data.
+    #: Changes whenever the data changes.
     version: int = 0
-    #: Why the journal can't be read now; "" if it can.
+    #: Why the journal can't be read at present, or "".
     error: str = ""
 
     @property
     def part(self) -> float:
-        """The fraction of the journal that has been read, 0 to 1."""
+        """The fraction of the journal that has been read, from 0 to 1."""
         if self.ready:
             return 1.0
         if self.first is None or self.last is None:
@@ -127,10 +128,10 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 
 class JournalFollower:
-    """Follows one broker's journal and passes it to its views. Safe to share between threads."""
+    """Follows a broker's journal and passes it to views. Thread-safe."""
 
     def __init__(self, settings: Settings, views: Sequence[JournalView], start: ReadFrom = FROM_START) -> None:
-        """Nothing is read before `begin` is called. Batches before `start` are never read."""
+        """Start reading only when `begin` is called. Batches before `start` are never read."""
         self._client = Client(settings)
         self._views = tuple(views)
         self._start = start
@@ -145,20 +146,19 @@ class JournalFollower:
         return self._progress
 
     def begin(self) -> None:
-        """Start reading; returns immediately. May be called again."""
+        """Start reading in the background. Safe to call again."""
         with self._lock:
             if not self._begun:
                 self._begun = True
                 self._client.begin_watch(self._run)
 
     def wait(self, seconds: float) -> bool:
-        """Start reading, and wait up to `seconds` until all stored batches have been read; returns whether they
-        have."""
+        """Start reading, and wait up to `seconds` for all existing batches. Returns whether they were read."""
         self.begin()
         return self._ready.wait(seconds)
 
     def close(self) -> None:
-        """Stop reading. May be called again."""
+        """Stop reading. Safe to call again."""
         with self._lock:
             self._begun = True
             self._client.close()
@@ -174,7 +174,7 @@ class JournalFollower:
             await asyncio.sleep(_BROKEN_PAUSE)
 
     async def _follow(self, watch: JournalWatch) -> None:
-        """Read until a view cannot keep a batch. Raises its error."""
+        """Read until a view raises an error."""
         async with aclosing(watch.read(self._start)) as events:
             async for event in events:
                 match event:
@@ -197,7 +197,7 @@ class JournalFollower:
                 view.take(batch)
         except PalermoError:
             raise
-        except Exception:  # a batch from another program must not stop the reading of later ones
+        except Exception:  # a batch from another program must not prevent reading the next
             log.exception("bug: cannot keep a batch of the journal position=%d", batch.position)
         first = batch.position if self._progress.first is None else self._progress.first
         self._change(first=first, last=batch.position, records=self._progress.records + len(batch.records))

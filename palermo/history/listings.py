@@ -1,4 +1,4 @@
-"""Listings for a single request, which read the journal for one page and keep nothing; and the timeline of a job."""
+"""Listings for single requests, which read only the part of the journal for one page, and the timeline of a job."""
 
 import sys
 from collections.abc import Iterator
@@ -18,20 +18,20 @@ from palermo.history.index import ArgumentText, Index
 from palermo.history.journal_reader import OnProgress, read_to_end
 from palermo.views.filter import AuditFilter, JobFilter
 
-#: Number of journal batches read for a page of the newest jobs. If they do not fill the page, this many times more
-#: earlier batches are read, and so on, up to the whole journal.
+#: Number of batches read for a page of the newest jobs. While the page isn't full, this many times more earlier batches
+#: are read, up to the whole journal.
 _FIRST_PORTION, _TIMES_MORE = 32, 8
 
-#: Maximum number of records in a job's timeline, the newest.
+#: Maximum number of records in a job's timeline. The newest are kept.
 _MOST_STEPS = 1_000
 
 
 def history(
     client: Client, filter: JobFilter, *, offset: int, limit: int, progress: OnProgress | None = None
 ) -> Listing[FinishedRow]:
-    """Finished jobs, newest first; their total is None if not all of the journal had to be read.
+    """List finished jobs, newest first. The total is None unless the whole journal had to be read.
 
-    Without `since` in the filter the journal is read backwards from its end, in portions, until the page is full.
+    If the filter has no `since`, the journal is read backwards in portions until the page is full.
     """
     rows: list[FinishedRow] = []
     total, size = 0, _FIRST_PORTION
@@ -61,15 +61,15 @@ def history(
 
 
 class _Portion:
-    """An index of the part of the journal before the part in `newer`. A JournalView."""
+    """An index of the part of the journal before `newer`. A JournalView."""
 
     def __init__(self, newer: "_Portion | None", arguments: ArgumentText | None) -> None:
         self.index = Index(arguments)
-        #: The position at which it ends; None at the journal's end. And that of its first batch.
+        #: The position of its end, or None for the journal's end, and of its first batch.
         self.before: int | None = None if newer is None else newer.first
         self.first: int | None = self.before
-        #: By writer, the first batch number here and in newer portions. A batch that was stored twice has one copy
-        #: there.
+        #: The first batch number of each writer in this and newer portions, which identifies batches that were stored
+        #: twice.
         self._numbers: dict[str, int] = dict(newer._numbers) if newer is not None else {}
         self._newer = dict(self._numbers)
         self._begun = False
@@ -88,27 +88,27 @@ class _Portion:
 
 
 def life_of(client: Client, id: str, *, progress: OnProgress | None = None) -> list[Row]:
-    """All journal records of one job, oldest first."""
+    """Return all journal records of a job, oldest first."""
     with _views(client, names_any([id]), progress) as (index, actions):
         return life(index, actions, id)
 
 
 def recorded_of(client: Client, id: str, *, progress: OnProgress | None = None) -> RecordedJob | None:
-    """`recorded`, for a single request."""
+    """Like `recorded`, for a single request."""
     with _views(client, None, progress) as (index, actions):
         return recorded(index, actions, id)
 
 
 @contextmanager
 def _views(client: Client, wants: Wants | None, progress: OnProgress | None) -> Iterator[tuple[Index, AuditLog]]:
-    """Views of the journal's current content, or of the wanted batches."""
+    """Read the journal's current content, or only the batches that `wants` accepts, into views."""
     with closing(Index()) as index, closing(AuditLog()) as actions:
         read_to_end(client, [index, actions], wants=wants, progress=progress)
         yield index, actions
 
 
 def kept_result(index: Index, id: str) -> Record | None:
-    """The record of a job's end with the kept result; None if it has no result, or one that is too long to keep."""
+    """Return the record of a job's end with its result; None if it has none, or one that is too long for the index."""
     for entry in reversed(index.of(id, limit=_MOST_STEPS)):
         if isinstance(result := entry.more.get("result"), dict):
             return {"kind": entry.kind, "id": entry.id, "job": entry.job, "result": result}
@@ -116,12 +116,12 @@ def kept_result(index: Index, id: str) -> Record | None:
 
 
 def recorded(index: Index, audit: AuditLog, id: str) -> RecordedJob | None:
-    """The job with its arguments and options from the newest record that has them; None if no record has."""
+    """Return a job with the arguments and options from the newest record that has them, or None."""
     entry = next((entry for entry in reversed(index.of(id, limit=_MOST_STEPS)) if tells_arguments(entry.more)), None)
     if entry is None:
         return None
     found = read_recorded(entry.id, entry.job, entry.queue, entry.more)
-    # A requeue with other arguments is followed by a record of the new run's end, which has those.
+    # If a requeue changed the arguments, a later record of the new run contains them.
     edited = any(at > entry.at and (row["what"] or "").startswith(OTHER_ARGUMENTS) for at, row in audit.of(id))
     return replace(found, inexact=EDITED) if edited else found
 
@@ -129,7 +129,7 @@ def recorded(index: Index, audit: AuditLog, id: str) -> RecordedJob | None:
 def audit(
     client: Client, filter: AuditFilter, *, offset: int, limit: int, progress: OnProgress | None = None
 ) -> Listing[ActionRow]:
-    """The actions of operators, newest first."""
+    """List operators' actions, newest first."""
     start = FROM_START if filter.since is None else ReadFrom(since=filter.since)
     with closing(AuditLog()) as found:
         read_to_end(client, [found], start, progress=progress)
@@ -137,11 +137,11 @@ def audit(
 
 
 def life(index: Index, audit: AuditLog, id: str) -> list[Row]:
-    """The timeline of a job, oldest first: its records and the actions on it, each with `kind` and `at`.
+    """Return the timeline of a job, oldest first: its records and operators' actions, each with `kind` and `at`.
 
-    They are ordered by time, since a client may store its record after a worker's, but act before it.
+    They are ordered by time, because records of clients and workers may be stored in another order.
     """
-    # The end of a run whose session was lost has the instant of its release, and may be stored before that.
+    # The end of a run whose session was lost has the same instant as its release, and may be stored earlier.
     steps = [(entry.at, entry.state is not None, entry.step()) for entry in index.of(id, limit=_MOST_STEPS)]
     steps += [(at, True, {"kind": "action", **row}) for at, row in audit.of(id)]
     return [row for *_, row in sorted(steps, key=lambda step: step[:2])]

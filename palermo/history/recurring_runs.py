@@ -1,4 +1,4 @@
-"""The last runs of each recurring job, in bounded memory: a view of the journal, which a JournalFollower fills."""
+"""The last runs of each recurring job: a view of the journal with bounded memory, filled by a JournalFollower."""
 
 import re
 import threading
@@ -13,28 +13,28 @@ from palermo.history.entry import FINAL, MAX_ID, STATE_OF, number
 #: Number of runs kept per recurring job, and maximum number of recurring jobs.
 LAST_RUNS, MOST_NAMES = 20, 2_000
 
-#: The id of a run: the recurring job's name, the instant when it was due, and a suffix if it was run manually.
+#: The id of a run: the recurring job's name, its due time, and a suffix if it was run manually.
 RUN_ID = re.compile(r"(?P<name>.*)@(?P<due>\d{4}-\d\d-\d\dT[\d:.]+Z)(?P<by_hand>-[0-9a-f]{8})?", re.DOTALL)
 
 
 class PastRun(Struct, frozen=True):
-    """A run that ended."""
+    """An ended run."""
 
-    #: One of the final states of the history.
+    #: A final state of the history.
     state: str
-    #: Seconds.
+    #: In seconds.
     took: float
 
 
 class RecurringRuns:
-    """The last runs of each recurring job. Safe to share between threads."""
+    """The last runs of each recurring job. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs: dict[str, deque[PastRun]] = {}
 
     def take(self, batch: RecordBatch) -> None:
-        """Add the runs of a batch that ended a recurring job."""
+        """Add a batch's ended runs of recurring jobs."""
         for record in batch.records:
             kind, id = record["kind"], record.get("id")
             if not isinstance(kind, str) or not isinstance(id, str) or "@" not in id or len(id) > MAX_ID:
@@ -47,7 +47,7 @@ class RecurringRuns:
                 continue
             name = printable(found["name"])
             with self._lock:
-                # The name that ran last is moved to the end, so that the oldest is dropped when there are too many.
+                # Move the job that ran last to the end, so that the oldest is dropped above the limit.
                 runs = self._runs.pop(name, None) or deque(maxlen=LAST_RUNS)
                 runs.append(PastRun(state, number(record.get("took")) or 0.0))
                 self._runs[name] = runs
@@ -59,6 +59,6 @@ class RecurringRuns:
             self._runs.clear()
 
     def of(self, name: str) -> list[PastRun]:
-        """The last runs of a recurring job, oldest first."""
+        """Return the last runs of a recurring job, oldest first."""
         with self._lock:
             return list(self._runs.get(name, ()))

@@ -1,8 +1,8 @@
-"""Sums of the journal's `counts` records over time, for one queue or all queues, for example, in bounded memory.
+"""Sums of the journal's `counts` records over time, for example by queue, in bounded memory.
 
-A tally contains the jobs by outcome, how long they waited and how long they ran. Time windows are divided into
-cells. A cell starts at a multiple of its length since 1970. So all processes have the same cells, and each cell of
-the fine grid is inside one cell of the coarse grid.
+A tally counts jobs by outcome, and how long they waited and ran. A window of time consists of cells. Each cell starts
+at a multiple of its length since 1970, so all processes have the same cells, and each cell of the fine grid is within
+one cell of the coarse grid.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,10 +15,10 @@ from palermo.contract.rows import Row
 from palermo.core.durations import Durations
 from palermo.core.journal_records import RUN_ENDS, RecordKind
 
-#: The outcomes for which a `counts` record may have a number.
+#: The outcomes counted in a `counts` record.
 OUTCOMES = (RecordKind.ENQUEUED.value, *(str(kind) for kind in RUN_ENDS))
 
-#: The runs in a worker's own counter `processed`: all that ended by themselves.
+#: The runs that a worker counts as `processed`: all that ended by themselves.
 PROCESSED = (
     RecordKind.SUCCEEDED,
     RecordKind.EXPANDED,
@@ -28,7 +28,7 @@ PROCESSED = (
     RecordKind.DISCARDED,
 )
 
-#: The runs in its counter `failed`, retried or not.
+#: The runs that a worker counts as `failed`, whether retried or not.
 FAILED = (RecordKind.FAILED, RecordKind.RETRIED)
 
 #: The displayed percentiles, by field name.
@@ -36,15 +36,15 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
 class Tally(Struct):
-    """Sums over some time and some jobs."""
+    """Sums over a period and some jobs."""
 
     numbers: dict[str, int] = field(default_factory=dict)
-    #: Seconds from the instant when a job could have started to its start, and from its start to its end.
+    #: Seconds from when the job could have started until its start, and from its start to its end.
     wait: Durations = field(default_factory=Durations)
     run: Durations = field(default_factory=Durations)
 
     def read(self, record: Mapping[str, Any]) -> None:
-        """Add a `counts` record; values that are not numbers are skipped."""
+        """Add a `counts` record. Values that aren't numbers are ignored."""
         numbers = self.numbers
         for name in OUTCOMES:
             if name in record:
@@ -65,26 +65,26 @@ class Tally(Struct):
             self.run.merge(other.run)
 
     def number(self, kind: str) -> int:
-        """The number of jobs with this outcome, or enqueued."""
+        """Return the number of jobs with this outcome, or enqueued."""
         return self.numbers.get(kind, 0)
 
     @property
     def has_runs(self) -> bool:
-        """Whether it has an outcome other than enqueued, so that a worker counted it."""
+        """Whether it contains an outcome other than enqueued, so that a worker counted it."""
         return any(name != RecordKind.ENQUEUED for name in self.numbers)
 
     @property
     def processed(self) -> int:
-        """Runs that ended by themselves, successful or not, as workers count them."""
+        """Number of runs that ended by themselves, whether successful or not."""
         return sum(self.numbers.get(kind, 0) for kind in PROCESSED)
 
     @property
     def failed(self) -> int:
-        """Runs that failed, retried or not, as workers count them."""
+        """Number of runs that failed, whether retried or not."""
         return sum(self.numbers.get(kind, 0) for kind in FAILED)
 
     def row(self) -> Row:
-        """The tally as fields of a contract; times without measurements are None."""
+        """Return the tally as a row of the public contract. Times without measurements are None."""
         return {
             "enqueued": self.number(RecordKind.ENQUEUED),
             "processed": self.processed,
@@ -96,7 +96,7 @@ class Tally(Struct):
 
 
 def times(durations: Durations) -> Row | None:
-    """Count, extremes, mean and percentiles, in seconds; None without durations."""
+    """Return the count, extremes, mean and percentiles in seconds, or None without durations."""
     if not durations.count:
         return None
     values = {
@@ -110,12 +110,12 @@ def times(durations: Durations) -> Row | None:
 
 # -- over time
 
-#: Maximum number of cells in all series of a dimension; a cell takes half a kilobyte to two.
+#: Maximum number of cells in all series of a dimension. A cell takes half a kilobyte to two.
 MOST_CELLS = 25_000
 
 
 class Window(StrEnum):
-    """A window of time up to now."""
+    """A period up to now."""
 
     HOUR = "hour"
     DAY = "day"
@@ -126,16 +126,16 @@ class Window(StrEnum):
 class Grid(Struct, frozen=True):
     """A window divided into cells."""
 
-    #: The length of the window and of each cell, in seconds; the first is a multiple of the second.
+    #: The length of the window, a multiple of that of its cells, in seconds.
     span: float
     cell: float
 
     def number(self, at: float) -> int:
-        """The number of the cell that contains an instant (Unix seconds)."""
+        """Return the number of the cell that contains an instant (Unix seconds)."""
         return int(at // self.cell)
 
 
-#: The grids for the total: about a hundred cells in a window.
+#: The grids for totals, with about a hundred cells per window.
 FINE: Mapping[Window, Grid] = {
     Window.HOUR: Grid(3_600, 30),
     Window.DAY: Grid(86_400, 900),
@@ -143,7 +143,7 @@ FINE: Mapping[Window, Grid] = {
     Window.MONTH: Grid(30 * 86_400, 21_600),
 }
 
-#: The grids for each queue, job and worker: about thirty cells, since there may be many of them.
+#: The grids for each queue, job and worker, with about thirty cells because there may be many of them.
 COARSE: Mapping[Window, Grid] = {
     Window.HOUR: Grid(3_600, 120),
     Window.DAY: Grid(86_400, 3_600),
@@ -153,36 +153,36 @@ COARSE: Mapping[Window, Grid] = {
 
 
 def begin(window: Window, now: float) -> float:
-    """The start of a window in Unix seconds, never too early.
+    """Return the start of a window in Unix seconds.
 
-    A cell of both grids starts there, so that all sums of the window agree.
+    It is the start of a cell in both grids, so that all sums agree. The window may therefore be slightly shorter.
     """
     grid = COARSE[window]
     return (grid.number(now) - round(grid.span / grid.cell) + 1) * grid.cell
 
 
 class Cell(Struct, frozen=True):
-    """The tally of a part of a window."""
+    """The tally of one cell."""
 
-    #: Unix seconds of its start, and its length in seconds.
+    #: Its start in Unix seconds and its length in seconds.
     start: float
     seconds: float
     tally: Tally
 
 
 class Series:
-    """The tallies in the cells of every window; empty cells take no memory."""
+    """The tallies in the cells of every window. Empty cells take no memory."""
 
     __slots__ = ("_cells", "_grids", "latest")
 
     def __init__(self, grids: Mapping[Window, Grid]) -> None:
         self._grids = grids
         self._cells: dict[Window, dict[int, Tally]] = {window: {} for window in grids}
-        #: Unix seconds of the newest tally that was added.
+        #: The time of the newest tally in Unix seconds.
         self.latest = 0.0
 
     def add(self, at: float, tally: Tally, now: float) -> int:
-        """Add a tally of an instant to each window that contains it. Returns the number of new cells."""
+        """Add a tally to each window that contains this instant. Returns the number of new cells."""
         self.latest = max(self.latest, at)
         made = 0
         for window, grid in self._grids.items():
@@ -205,7 +205,7 @@ class Series:
                 mine.setdefault(number, Tally()).merge(tally)
 
     def prune(self, now: float) -> int:
-        """Drop cells outside every window. Returns the number of remaining cells."""
+        """Drop cells outside of every window, and return the number of remaining cells."""
         left = 0
         for window, cells in self._cells.items():
             first = self._grids[window].number(begin(window, now))
@@ -215,7 +215,7 @@ class Series:
         return left
 
     def total(self, window: Window, now: float, since: float | None = None) -> Tally:
-        """The sum of a window, or of its cells since an instant in it."""
+        """Sum up a window, or only its cells since an instant."""
         first = self._grids[window].number(begin(window, now) if since is None else since)
         found = Tally()
         for number, tally in self._cells[window].items():
@@ -224,33 +224,33 @@ class Series:
         return found
 
     def counts(self, window: Window, now: float) -> list[tuple[int, int]]:
-        """Numbers of successful and failed runs in each cell of a window, oldest first."""
+        """Return the number of successful and failed runs in each cell of a window, oldest first."""
         return [(tally.processed - tally.failed, tally.failed) for _, tally in self._each(window, now)]
 
     def cells(self, window: Window, now: float) -> list[Cell]:
-        """All cells of a window, including empty ones, oldest first."""
+        """Return all cells of a window, including empty ones, oldest first."""
         cell = self._grids[window].cell
         return [Cell(number * cell, cell, _copy(tally)) for number, tally in self._each(window, now)]
 
     def _each(self, window: Window, now: float) -> Iterator[tuple[int, Tally]]:
-        """The number and tally of each cell of a window, oldest first; do not change the tallies."""
+        """Yield the number and tally of each cell of a window, oldest first. Don't change the tallies."""
         grid, known, nothing = self._grids[window], self._cells[window], Tally()
         for number in range(grid.number(begin(window, now)), grid.number(now) + 1):
             yield number, known.get(number, nothing)
 
 
 class Dimension:
-    """A series for each name; if there are too many cells, the series that are idle longest are combined."""
+    """A series per name. If there are too many cells, the series that have been idle longest are combined."""
 
     def __init__(self, most_cells: int = MOST_CELLS) -> None:
         self._most = most_cells
         self._count = 0
         self._series: dict[str, Series] = {}
-        #: The series of the combined names; None if none were combined.
+        #: The series of the combined names, if any.
         self.others: Series | None = None
 
     def add(self, name: str, at: float, tally: Tally, now: float) -> None:
-        """Add a tally of an instant to the series of one name."""
+        """Add a tally to the series of a name."""
         series = self._series.get(name)
         if series is None:
             series = self._series[name] = Series(COARSE)
@@ -260,7 +260,7 @@ class Dimension:
             self._put_together(now)
 
     def prune(self, now: float) -> None:
-        """Drop cells and names outside every window."""
+        """Drop cells and names outside of every window."""
         self._count = 0
         for name, series in list(self._series.items()):
             left = series.prune(now)
@@ -271,13 +271,13 @@ class Dimension:
             self.others = None
 
     def get(self, name: str) -> Series | None:
-        """The series of one name, or None."""
+        """Return the series of a name, or None."""
         return self._series.get(name)
 
     def totals(self, window: Window, now: float, since: float | None = None) -> Iterator[tuple[str | None, Tally]]:
-        """The sum of a window for each active name; None is the name of the combined ones.
+        """Yield the sum over a window for each active name; None stands for the combined ones.
 
-        `since` is the same as in Series.total.
+        `since` is as in Series.total.
         """
         for name, series in (*self._series.items(), (None, self.others)):
             if series is not None:
@@ -286,8 +286,8 @@ class Dimension:
                     yield name, tally
 
     def _put_together(self, now: float) -> None:
-        """Combine series to make room, an eighth more than needed, so that it lasts."""
-        # The newest keeps its own series, even if that alone is too large.
+        """Combine series to make room, for an eighth more than necessary so that this is rarely needed."""
+        # The newest keeps its own series, even if that alone exceeds the limit.
         for name in sorted(self._series, key=lambda name: self._series[name].latest)[:-1]:
             if self._count <= self._most - self._most // 8:
                 return

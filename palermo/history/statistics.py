@@ -1,8 +1,7 @@
 """Statistics from the journal's `counts` records: of the last hour, day, week and month, or since any instant.
 
-A reader such as palermo.history.journal_reader feeds batches to a view of them; any thread may query it. Memory is
-limited by the number of cells, not by the size of the journal. `now` is an argument where it matters, in Unix
-seconds.
+A reader such as palermo.history.journal_reader passes batches to a view, which any thread may query. Memory is limited
+by the number of cells, not by the size of the journal. `now` is always in Unix seconds.
 """
 
 import math
@@ -23,35 +22,35 @@ from palermo.core.journal_records import RecordBatch, RecordKind
 from palermo.history.journal_reader import OnProgress, read_to_end
 from palermo.history.series import COARSE, FINE, MOST_CELLS, Cell, Dimension, Series, Tally, Window, begin
 
-#: Seconds after a deploy within which a worker that starts with the previous release is just late, and not a deploy.
+#: Seconds after a deploy in which a worker that starts with the previous release doesn't count as another deploy.
 ROLLING = 900.0
 
-#: Maximum number of kept deploys, the newest.
+#: Maximum number of deploys. The newest are kept.
 MOST_DEPLOYS = 200
 
-#: The dimensions with a separate series for each name.
+#: The dimensions with a series per name.
 DIMENSIONS = ("queue", "job", "worker")
 
-#: Maximum number of sums that wait for their cells. The counts of one writer are first added up within the shortest
-#: cell that contains them; a request for a report moves all sums into their cells.
+#: Maximum number of sums that aren't in their cells yet. Each writer's counts are first added up per shortest cell. A
+#: query moves all sums into their cells.
 _STAGED = 2_000
 
-#: The possible cell lengths, in seconds, of a report from one instant to another, and the maximum number of cells.
+#: The possible cell lengths in seconds of a report between two instants, and the maximum number of cells.
 _CELLS, _MOST_CELLS = (10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3_600.0), 120
 
 #: Minimum number of seconds for a rate.
 _SHORTEST = 1.0
 
-#: Seconds between two removals of old data.
+#: Seconds between removals of old data.
 _PRUNE = 60.0
 
-#: The start of a cell, a queue, a job, a worker.
+#: The start of a cell, and a queue, job and worker.
 _Key = tuple[float, str, str, str]
 
-#: Maximum number of separate queues, jobs and workers, each; later ones are combined.
+#: Maximum number of separate queues, jobs and workers, each. Later ones are combined.
 MOST_NAMES = 10_000
 
-#: The fields of a queue that only the journal knows, and of a worker that has ended.
+#: The fields of a queue that is known only from the journal, and of a worker that has ended.
 _NO_QUEUE = {"pending": 0, "in_progress": 0, "workers": 0, "paused": False}
 _NO_WORKER = {"state": None, "started_at": None, "slots": None}
 
@@ -65,13 +64,13 @@ class Deploy(Struct, frozen=True):
 
 
 class Deploys:
-    """The deploys in a journal, oldest first: each worker reports its release when it starts."""
+    """The deploys in a journal, oldest first. Each worker reports its release when it starts."""
 
     def __init__(self) -> None:
         self._known: list[Deploy] = []
 
     def up(self, at: float, release: str) -> None:
-        """Record that a worker of this release started; it is a deploy if the release has changed."""
+        """Record that a worker of this release started. It is a deploy if the release has changed."""
         if not release or any(deploy.release == release for deploy in self._known[-1:]):
             return
         if any(deploy.release == release for deploy in self._known[-2:-1]) and at - self._known[-1].at < ROLLING:
@@ -81,53 +80,53 @@ class Deploys:
 
     @property
     def newest(self) -> Deploy | None:
-        """The last deploy, or None."""
+        """Return the last deploy, or None."""
         return self._known[-1] if self._known else None
 
     def since(self, at: float) -> list[Deploy]:
-        """The deploys at this instant or later, in Unix seconds."""
+        """Return the deploys at this instant (Unix seconds) or later."""
         return [deploy for deploy in self._known if deploy.at >= at]
 
 
 class Named(Struct, frozen=True):
-    """The tally of one queue, job or worker; the name is None for combined ones."""
+    """The tally of a queue, job or worker. The name is None for combined ones."""
 
     name: str | None
     tally: Tally
 
 
 class Rates(Struct, frozen=True):
-    """Jobs of a queue per second: enqueued by Palermo's clients, and run to an end."""
+    """Jobs of a queue per second: enqueued by Palermo's clients, and processed."""
 
     enqueued: float
     ended: float
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """The statistics of some time up to now, of everything or of one queue, job or worker."""
+    """The statistics of a period up to now, of everything or of one queue, job or worker."""
 
-    #: Unix seconds of its start and its end; and of the first data in it.
+    #: Start and end in Unix seconds, and the time of the first data.
     since: float
     until: float
     known: float
     total: Tally
-    #: The cells of a window, oldest first; empty for a time that is not a window.
+    #: The cells of a window, oldest first; empty for a period that isn't a window.
     cells: list[Cell]
     deploys: list[Deploy]
-    #: The tallies of each dimension, busiest first; only if the report is about everything.
+    #: The tallies of each dimension, busiest first; only in a report about everything.
     parts: Mapping[str, list[Named]]
-    #: Number of records lost while the journal was unavailable, as far as their writers reported it.
+    #: Number of records lost while the journal was unavailable, as far as reported by their writers.
     lost: int
 
 
 class _Noted:
-    """Data from the records that count no jobs."""
+    """Data from records other than counts."""
 
     def _clear(self) -> None:
-        #: The time of the oldest record that was read.
+        #: The time of the oldest record read.
         self.begins: float | None = None
         self.deploys = Deploys()
-        #: By instant, the number of records lost while the journal was unavailable.
+        #: The number of records lost while the journal was unavailable, by instant.
         self._lost: dict[float, int] = {}
 
     def _note(self, record: Mapping[str, Any], at: float) -> None:
@@ -141,7 +140,7 @@ class _Noted:
 
 
 class Statistics(_Noted):
-    """The statistics of one exchange's journal. Safe to share between threads."""
+    """The statistics from one exchange's journal. Thread-safe."""
 
     def __init__(self, *, clock: Callable[[], float] = now, most_cells: int = MOST_CELLS) -> None:
         self._clock = clock
@@ -172,7 +171,7 @@ class Statistics(_Noted):
     def report(
         self, window: Window, *, queue: str | None = None, job: str | None = None, worker: str | None = None
     ) -> Report | None:
-        """The report of a window up to now, optionally of one queue, job or worker; None if that is unknown."""
+        """Report on a window up to now, optionally for one queue, job or worker; None if it is unknown."""
         with self._counted() as now:
             named = {"queue": queue, "job": job, "worker": worker}
             chosen = next(((by, name) for by, name in named.items() if name is not None), None)
@@ -192,14 +191,14 @@ class Statistics(_Noted):
             )
 
     def recent_jobs(self, seconds: float) -> list[Named]:
-        """The tally of each job over about the last `seconds`, an hour at most."""
+        """Return the tally of each job over about the last `seconds`, at most an hour."""
         with self._counted() as now:
             return [Named(*each) for each in self._by["job"].totals(Window.HOUR, now, now - seconds)]
 
     def rates(self, queues: Iterable[str]) -> dict[str, Rates]:
-        """The rates of these queues over the last two to four minutes: two cells, of which the last is still filling.
+        """Return the rates of these queues over the last two to four minutes: the current cell and the one before.
 
-        Queues with unknown rates are left out.
+        Queues whose rates are unknown are omitted.
         """
         with self._counted() as now:
             cell = COARSE[Window.HOUR].cell
@@ -215,9 +214,9 @@ class Statistics(_Noted):
             return found
 
     def counts(self, window: Window, by: str, names: Iterable[str]) -> dict[str, list[tuple[int, int]]]:
-        """Numbers of successful and failed runs in each part of a window, oldest first, by name.
+        """Return the number of successful and failed runs in each part of a window, oldest first, by name.
 
-        `by` is "queue", "job" or "worker". Unknown names are left out.
+        `by` is "queue", "job" or "worker". Unknown names are omitted.
         """
         with self._counted() as now:
             known = ((name, self._by[by].get(name)) for name in names)
@@ -225,7 +224,7 @@ class Statistics(_Noted):
 
     @contextmanager
     def _counted(self) -> Iterator[float]:
-        """A block that reads the current counts, in Unix seconds."""
+        """Enter a block in which all counts are up to date. Its value is now, in Unix seconds."""
         with self._lock:
             now = self._clock()
             self._settle(now)
@@ -241,7 +240,7 @@ class Statistics(_Noted):
         self._pruned = 0.0
 
     def _settle(self, now: float) -> None:
-        """Move the waiting sums into their cells, and drop old data."""
+        """Move the pending sums into their cells, and drop old data."""
         for (at, queue, job, worker), tally in self._staged.items():
             if not tally.numbers:
                 continue
@@ -264,13 +263,13 @@ class Statistics(_Noted):
 
 
 def rank(each: Named) -> tuple[bool, int, int, str]:
-    """A sort key: busiest first, combined ones last."""
+    """Sort key: busiest first, combined ones last."""
     tally = each.tally
     return each.name is None, -tally.processed, -tally.number(RecordKind.ENQUEUED), each.name or ""
 
 
 def _step(at: float, now: float) -> float:
-    """The start of the shortest cell that contains an instant."""
+    """Return the start of the shortest cell that contains an instant."""
     cell = next((grid.cell for window, grid in FINE.items() if at >= begin(window, now)), FINE[Window.MONTH].cell)
     return at // cell * cell
 
@@ -280,16 +279,16 @@ def _name(record: Mapping[str, Any], field: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-# -- since any instant, or between two: the journal is read once, for one report
+# -- since any instant, or between two: reads the journal once per report
 
 
 class Summary(_Noted):
-    """The sums between two instants, as far as the journal was read."""
+    """The sums between two instants, as far as the journal has been read."""
 
     def __init__(self, since: float, until: float = math.inf, *, cell: float = 0.0, **chosen: str) -> None:
-        """`since` and `until` in Unix seconds. `cell` is the length of the report's cells in seconds.
+        """`since` and `until` are in Unix seconds; `cell` is the length of the report's cells in seconds.
 
-        `chosen` names one queue, job or worker for the report, by its dimension.
+        `chosen` limits the report to one queue, job or worker, named by its dimension.
         """
         self._since, self._until, self._cell, self._chosen = since, until, cell, chosen
         self.reset()
@@ -301,7 +300,7 @@ class Summary(_Noted):
         self._parts: dict[str, dict[str | None, Tally]] = {by: {} for by in DIMENSIONS}
 
     def take(self, batch: RecordBatch) -> None:
-        """Add the records of a batch in that time."""
+        """Add the records of a batch within the period."""
         for record in batch.records:
             at = record["at"]
             if isinstance(at, int | float) and self._since <= at < self._until:
@@ -310,7 +309,7 @@ class Summary(_Noted):
                     self._count(batch.writer, record, at)
 
     def report(self, now: float) -> Report:
-        """The report up to `now`, in Unix seconds."""
+        """Return the report up to `now`."""
         return Report(
             since=self._since,
             until=now,
@@ -346,16 +345,16 @@ class Summary(_Noted):
 
 
 def summarize(client: Client, since: float, progress: OnProgress | None = None) -> Report:
-    """The report since an instant, in Unix seconds. Raises BrokerUnavailable, BrokerRefused."""
+    """Report since an instant in Unix seconds. Raises BrokerUnavailable, BrokerRefused."""
     summary = Summary(since)
     read_to_end(client, [summary], ReadFrom(since=since), progress=progress)
     return summary.report(now())
 
 
 def summarize_range(client: Client, since: float, until: float, **chosen: str) -> Report:
-    """The report between two instants, in Unix seconds; optionally of one queue, job or worker.
+    """Report between two instants in Unix seconds, optionally for one queue, job or worker.
 
-    It starts and ends at whole cells, about a hundred. Reads that part of the journal. Raises BrokerUnavailable,
+    The period is extended to about a hundred whole cells. Reads that part of the journal. Raises BrokerUnavailable,
     BrokerRefused.
     """
     cell = next((size for size in _CELLS if until - since <= _MOST_CELLS * size), _CELLS[-1])
@@ -369,12 +368,10 @@ def summarize_range(client: Client, since: float, until: float, **chosen: str) -
 
 
 def report_row(report: Report, queues: Iterable[Row], workers: Iterable[Row]) -> StatisticsRow:
-    """A report as a row, with the existing queues and workers and their counts; busiest first.
+    """Return a report as a row, with existing queues and workers and their counts, busiest first.
 
-    `palermo stats --json` prints it and the API returns it: its fields are a contract.
-
-    Combined names have the name (for workers the id) null. `known_since` is the time of the journal's oldest record
-    in that period, null if it has none.
+    `palermo stats --json` and the API return it, so its fields are a contract. Combined names are null (for workers,
+    the id is). `known_since` is the time of the journal's oldest record in the period, or null.
     """
     alive = {row["name"]: {name: row[name] for name in _NO_QUEUE} for row in queues}
     up = {row["id"]: {name: row[name] for name in _NO_WORKER} for row in workers}
@@ -397,14 +394,14 @@ def report_row(report: Report, queues: Iterable[Row], workers: Iterable[Row]) ->
 
 
 def rate(report: Report, tally: Tally | None = None) -> float | None:
-    """Jobs processed per second over the known time; None if that is less than a second."""
+    """Return jobs processed per second over the known time, or None if that is less than a second."""
     seconds = report.until - report.known
     processed = (report.total if tally is None else tally).processed
     return round(processed / seconds, 3) if seconds >= 1 else None
 
 
 def _parts(found: Sequence[Named], alive: Mapping[str, Row], absent: Row, key: str) -> Iterable[Row]:
-    """The counted names, with their current state; then the existing names without counts."""
+    """Yield the counted names with their current state, then existing names without counts."""
     nothing = Tally().row()
     counted = set()
     for each in found:

@@ -1,8 +1,8 @@
 """The lives of workers, from the journal: which started, which ended properly, and which died.
 
-A killed worker writes nothing. It is dead if it started, did not record its end, and is not among the existing
-workers, or if another life of the same id has begun. So a worker that is cut off from the broker counts as dead
-until it reconnects.
+A killed worker writes nothing. It counts as dead if it started, didn't record its end and is no longer found, or if
+another life of the same id has started. A worker that is cut off from the broker therefore counts as dead until it
+reconnects.
 """
 
 import threading
@@ -15,10 +15,11 @@ from palermo.core.failure import printable
 from palermo.core.journal_records import RUN_ENDS, Record, RecordBatch, RecordKind
 from palermo.history.entry import number, text
 
-#: Maximum number of kept lives, the newest.
+#: Maximum number of lives. The newest are kept.
 MOST_LIVES = 10_000
 
-#: Seconds without any sign of a worker before it counts as dead: after a restart of the broker all workers are away.
+#: Seconds without a sign of a worker before it counts as dead, because all workers are away after a restart of the
+#: broker.
 GRACE = 30.0
 
 #: The kinds of records with which a job leaves its slot.
@@ -26,7 +27,7 @@ _ENDS = frozenset(RUN_ENDS)
 
 
 class LastJob(Struct, frozen=True, kw_only=True):
-    """A job that a worker had started and whose end it did not record."""
+    """A job that a worker started without recording its end."""
 
     id: str
     job: str
@@ -35,28 +36,28 @@ class LastJob(Struct, frozen=True, kw_only=True):
 
 
 class WorkerLife(Struct, kw_only=True, eq=False):
-    """One life of a worker: a restarted container has the same id again. Instants are Unix seconds."""
+    """One life of a worker. A restarted container has the same id again. Times are in Unix seconds."""
 
     id: str
-    #: When it started; None if that is older than the journal.
+    #: When it started; None if the journal doesn't go back that far.
     started_at: float | None = None
-    #: Time of its newest record, or when it was last seen.
+    #: When its newest record was written, or when it was last seen.
     heard_at: float
     queues: tuple[str, ...] = ()
     release: str = ""
-    #: Whether it recorded its end; whether another life of the same id has begun.
+    #: Whether it recorded its end, and whether another life of the same id has started.
     ended: bool = False
     replaced: bool = False
-    #: The running jobs, by slot.
+    #: The unfinished jobs, by slot.
     runs: dict[int, LastJob] = field(default_factory=dict)
 
     @property
     def last_jobs(self) -> tuple[LastJob, ...]:
-        """The jobs whose end it did not record."""
+        """The jobs whose end wasn't recorded."""
         return tuple(self.runs.values())
 
     def row(self) -> Row:
-        """The life as a row, with its unfinished jobs."""
+        """Return the life as a row with its unfinished jobs."""
         return {
             "id": self.id,
             "started_at": iso_instant(self.started_at),
@@ -72,7 +73,7 @@ class WorkerLife(Struct, kw_only=True, eq=False):
 
 
 class WorkerLives:
-    """The known lives. A JournalView (journal_reader.py); safe to share between threads."""
+    """The known lives. A JournalView (journal_reader.py); thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -81,7 +82,7 @@ class WorkerLives:
         self._newest: dict[str, WorkerLife] = {}
 
     def take(self, batch: RecordBatch) -> None:
-        """Add the records of a batch to its writer's life."""
+        """Add a batch to its writer's life."""
         with self._lock:
             writer = printable(batch.writer)
             life = self._newest.get(writer)
@@ -107,7 +108,7 @@ class WorkerLives:
                 elif life.runs and kind in _ENDS and isinstance(slot, int):
                     life.runs.pop(slot, None)
             if life is not None and batch.records:
-                # The records of a batch are nearly in order, and a second more or less does not matter.
+                # The records of a batch are nearly in order, and a second doesn't matter.
                 life.heard_at = max(life.heard_at, number(batch.records[-1]["at"]) or 0.0)
 
     def reset(self) -> None:
@@ -116,19 +117,19 @@ class WorkerLives:
             self._newest.clear()
 
     def newest(self, id: str) -> WorkerLife | None:
-        """The newest life of a worker."""
+        """Return the newest life of a worker."""
         with self._lock:
             return self._newest.get(id)
 
     def deaths(
         self, workers: Iterable[Row], now: float, *, seen: Mapping[str, float] | None = None
     ) -> list[WorkerLife]:
-        """The lives that ended without a record, newest first.
+        """Return the lives that ended without a record, newest first.
 
-        `workers` are the rows of existing workers. `seen` has when others were last seen, in Unix seconds.
+        `workers` are the rows of existing workers. `seen` contains when others were last seen, in Unix seconds.
         """
         alive = {row["id"] for row in workers}
-        # A worker without an answer and without a known id may be any of the missing ones.
+        # A worker that doesn't answer and whose pid is unknown may be any of the missing ones.
         unknown = any(row["pid"] is None for row in workers)
         with self._lock:
             for id, at in (seen or {}).items():

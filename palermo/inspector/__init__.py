@@ -1,4 +1,4 @@
-"""The inspector, `palermo.inspector()`: a library that reads and changes queues, jobs and workers."""
+"""The inspector, `palermo.inspector()`, which reads and changes queues, jobs and workers."""
 
 from palermo.inspector.inspector import Inspector
 

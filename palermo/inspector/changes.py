@@ -1,4 +1,4 @@
-"""The changes that an operator makes to jobs: other arguments, another queue, priority or time."""
+"""Changes by an operator to a job's arguments, queue, priority or time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Self, TypedDict
@@ -17,11 +17,11 @@ from palermo.jobs import registry
 
 
 class Changes(TypedDict, total=False):
-    """Changes to a job. A value that is None or left out stays as it is."""
+    """Changes to a job. Values that are None or missing stay unchanged."""
 
-    #: The positional arguments, all of them.
+    #: All positional arguments.
     args: Sequence[object] | None
-    #: The named arguments, all of them.
+    #: All keyword arguments.
     kwargs: Mapping[str, object] | None
     queue: str | None
     priority: int | None
@@ -30,7 +30,7 @@ class Changes(TypedDict, total=False):
 
 
 def check_options(options: Mapping[str, object], kind: type) -> None:
-    """Raise TypeError for an option that this TypedDict doesn't have, as Python does for an unknown parameter."""
+    """Raise TypeError for an option that isn't in this TypedDict, as Python does for an unknown parameter."""
     if unknown := options.keys() - kind.__annotations__.keys():
         raise TypeError(f"unknown options {', '.join(sorted(unknown))}; known: {', '.join(kind.__annotations__)}")
 
@@ -38,20 +38,19 @@ def check_options(options: Mapping[str, object], kind: type) -> None:
 class Rewriter(Struct, frozen=True):
     """Makes the same changes to any number of messages.
 
-    Arguments are written with the serializer of the message's own arguments, or with JSON if that serializer isn't
-    safe or isn't known here. A signed message is signed again. If the job's code is imported here, the arguments
-    must fit it.
+    Arguments are written with the message's own serializer, or with JSON if that one isn't safe or isn't known here. A
+    signed message is signed again. If the job's code is imported here, the arguments must match its signature.
     """
 
     serializers: Serializers
     args: Sequence[object] | None = None
     kwargs: Mapping[str, object] | None = None
-    #: All changes but the arguments.
+    #: All changes except arguments.
     rest: JobEdit = JobEdit()
 
     @classmethod
     def of(cls, serializers: Serializers, changes: Changes) -> Self:
-        """The rewriter for these changes. Raises QueueNameInvalid, OptionInvalid."""
+        """Return a rewriter for these changes. Raises QueueNameInvalid, OptionInvalid."""
         queue, at = changes.get("queue"), changes.get("at")
         rest = JobEdit(
             queue=None if queue is None else check_new_queue(queue),
@@ -65,14 +64,14 @@ class Rewriter(Struct, frozen=True):
         return self.args is not None or self.kwargs is not None
 
     def __call__(self, message: Message) -> Message:
-        """The message with the changes, under the same id. Raises what `edit` raises."""
+        """Return the changed message, which keeps its id. Raises the same errors as `edit`."""
         return self.edit(message).applied_to(message)
 
     def edit(self, message: Message) -> JobEdit:
-        """The changes to this message.
+        """Return the changes to this message.
 
         Raises ArgumentsInvalid, EncodeError, BodyTooLarge, SignatureInvalid if there is no key to sign with, and
-        DecodeError if the unchanged arguments cannot be read.
+        DecodeError if the unchanged arguments can't be read.
         """
         if not self.rewrites_arguments:
             return self.rest
@@ -102,11 +101,11 @@ class Rewriter(Struct, frozen=True):
         return replace(self.rest, content=content)
 
     def _arguments(self, message: Message) -> tuple[Sequence[object], Mapping[str, object]]:
-        """The new arguments, completed by those of the message."""
+        """Return the new arguments, with those of the message for parts that aren't changed."""
         if self.args is not None and self.kwargs is not None:
             return self.args, self.kwargs
         try:
-            # Verified: only arguments written by a holder of the key may be signed again below.
+            # Verify the signature, because the arguments are signed again below.
             there = unpack(
                 self.serializers.decode_for_display(message, verify=True), message.arguments, one=bool(message.topic)
             )
@@ -127,7 +126,7 @@ class Rewriter(Struct, frozen=True):
         return found.name if found.safe else "json"
 
     def _compression(self, message: Message) -> str:
-        """The message's compression; none if another client wrote a charset into that property."""
+        """Return the message's compression, or none if another client used the property for a charset."""
         try:
             return self.serializers.compression(message.content_encoding).name
         except MediaTypeUnknown:

@@ -1,7 +1,7 @@
-"""The checks of `palermo check`: whether queues and workers are healthy.
+"""The health checks of `palermo check` for queues and workers.
 
-The inspector reads queues and workers, and `compare` compares the rows with the limits. An unknown value, such as the
-age of a job in a queue that must not be read, is reported and fails no check.
+The inspector reads queues and workers, and `compare` checks the rows against limits. An unknown value, such as the age
+of a job in a queue that must not be read, is reported but fails no check.
 """
 
 import os
@@ -24,15 +24,15 @@ from palermo.inspector.inspector import Inspector
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The limits to check; None for no limit."""
+    """The limits to check. None means no limit."""
 
     #: Maximum number of waiting jobs in one queue.
     max_pending: int | None = None
-    #: Maximum age of a queue's first job, in seconds since its creation.
+    #: Maximum age of a queue's first job in seconds.
     max_age: float | None = None
-    #: Minimum number of workers: of each queue if queues are named, else of all queues together.
+    #: Minimum number of workers, for each queue in `queues`, or in total if there are none.
     workers: int | None = None
-    #: The queues to check, by name or with * and ?; if empty, all but `failed`.
+    #: The queues to check, as names or patterns with * and ?; all except `failed` if empty.
     queues: tuple[str, ...] = ()
 
 
@@ -40,18 +40,18 @@ class CheckResult(Struct, frozen=True, kw_only=True):
     """The result of a check."""
 
     problems: tuple[str, ...] = ()
-    #: Checks whose values cannot be known.
+    #: Checks that couldn't be made because values are unknown.
     unknown: tuple[str, ...] = ()
-    #: Rows as in a listing of queues, with `oldest_age` in seconds or None.
+    #: The queues' rows, with `oldest_age` in seconds or None.
     queues: tuple[Row, ...] = ()
     #: The number of workers that answered.
     workers: int = 0
     all_paused: bool = False
-    #: A sentence about the workers that do not answer; "" if all do.
+    #: A sentence about workers that don't answer, or "".
     silent: str = ""
-    #: A reason why workers cannot answer or this user cannot ask, which is no problem of the workers; "" for none.
+    #: Why workers can't answer, or can't be asked by this user, although they may be fine; "" if they can.
     trouble: str = ""
-    #: The one worker that the check was about, if there is one.
+    #: The worker that was checked, if it was only one.
     worker: str | None = None
 
     @property
@@ -60,13 +60,13 @@ class CheckResult(Struct, frozen=True, kw_only=True):
 
     @property
     def paused(self) -> tuple[str, ...]:
-        """A remark for each paused queue: a pause explains why a queue is long, and isn't a problem."""
+        """A remark for each paused queue. A pause isn't a problem, but explains a long queue."""
         if self.all_paused:
             return ("all queues are paused",)
         return tuple(f"queue {row['name']} is paused" for row in self.queues if row["paused"])
 
     def line(self) -> str:
-        """The whole result in one line."""
+        """The result in one line."""
         remarks = (*self.unknown, *self.paused, *filter(None, (self.silent, self.trouble)))
         if self.problems:
             return "; ".join((*self.problems, *remarks))
@@ -80,7 +80,7 @@ class CheckResult(Struct, frozen=True, kw_only=True):
         return "; ".join((seen, *remarks))
 
     def row(self) -> Row:
-        """The whole result for programs."""
+        """Return the result for programs."""
         return {
             "ok": self.ok,
             "problems": list(self.problems),
@@ -94,7 +94,7 @@ class CheckResult(Struct, frozen=True, kw_only=True):
 
 
 def check(inspector: Inspector, limits: Limits, *, now: float | None = None) -> CheckResult:
-    """Read queues and workers, and compare them with the limits. Takes no job."""
+    """Read queues and workers, and check them against the limits. Takes no job."""
     try:
         found = inspector.snapshot()
         trouble = found.trouble or inspector.trouble()
@@ -112,7 +112,7 @@ def check(inspector: Inspector, limits: Limits, *, now: float | None = None) -> 
 
 
 def _with_trouble(result: CheckResult, trouble: Trouble | None) -> CheckResult:
-    """The result with the broker's trouble, which is a problem if workers can't take jobs because of it."""
+    """Add the broker's trouble to the result. It is a problem if it prevents workers from taking jobs."""
     if trouble is None:
         return result
     if trouble.stops_workers:
@@ -123,9 +123,9 @@ def _with_trouble(result: CheckResult, trouble: Trouble | None) -> CheckResult:
 def compare(
     limits: Limits, rows: Sequence[Row], *, workers: int, ages: Mapping[str, float | None], troubled: bool = False
 ) -> CheckResult:
-    """Find the limits that are exceeded. `ages` has None for a queue whose age cannot be known.
+    """Return the limits that are exceeded. `ages` has None for a queue whose age is unknown.
 
-    Workers of a `troubled` broker cannot be counted: they may be unable to answer.
+    If the broker is `troubled`, workers aren't counted, because they may be unable to answer.
     """
     problems = [
         f"queue {pattern} does not exist"
@@ -157,7 +157,7 @@ def compare(
 
 
 def check_worker(inspector: Inspector, pid: int, *, host: str | None = None) -> CheckResult:
-    """Whether the worker with this pid on this host runs and answers through the broker."""
+    """Check that the worker with this pid and host is running and answers."""
     id = f"pid:{pid}@{host or socket.gethostname()}"
     if not _exists(pid):
         return CheckResult(problems=(f"there is no process {pid}",), worker=id)
@@ -165,7 +165,7 @@ def check_worker(inspector: Inspector, pid: int, *, host: str | None = None) -> 
 
 
 def check_host(inspector: Inspector) -> CheckResult:
-    """Whether any worker of this host runs and answers."""
+    """Check that any worker on this host is running and answers."""
     here = socket.gethostname()
     return _probed(
         inspector, f"of host {here}", lambda row: bool(row["host"] == here), f"no worker of host {here} answers"
@@ -173,7 +173,9 @@ def check_host(inspector: Inspector) -> CheckResult:
 
 
 def _probed(inspector: Inspector, name: str, wanted: Callable[[Row], bool], problem: str) -> CheckResult:
-    """Whether a matching worker answers; `problem` begins the text if none does. Asks for trouble only then."""
+    """Check that a matching worker answers. `problem` starts the error text. Only then is the broker asked about
+    trouble.
+    """
     answering, found, trouble = list[WorkerRow](), None, None
     try:
         answering = [row for row in inspector.workers.list() if row["answers"]]
@@ -187,10 +189,10 @@ def _probed(inspector: Inspector, name: str, wanted: Callable[[Row], bool], prob
 
 
 def read_pidfile(path: str) -> int | None:
-    """The pid in a worker's pidfile; None if the file doesn't exist, because no worker runs.
+    """Return the pid in a worker's pidfile, or None if there is no file because no worker is running.
 
-    Raises SettingInvalid for a file that cannot be read or isn't a pidfile. The file's lock is not tried: trying it
-    would, for an instant, keep a starting worker from getting the lock.
+    Raises SettingInvalid if the file can't be read or isn't a pidfile. Doesn't check the file's lock, because acquiring
+    it could prevent a worker from starting at that moment.
     """
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -211,9 +213,9 @@ def _is_checked(name: str, patterns: Sequence[str]) -> bool:
 
 
 def oldest_age(inspector: Inspector, queue: str, now: float) -> float | None:
-    """Seconds for which the first job of a queue has waited; None if it isn't known or the queue cannot be read.
+    """Return the seconds for which the first job of a queue has waited; None if unknown or the queue can't be read.
 
-    0 for a queue that was emptied or deleted in the meantime.
+    Returns 0 if the queue was emptied or deleted in the meantime.
     """
     try:
         rows = inspector.jobs.list(queue, limit=1).rows
@@ -228,7 +230,7 @@ def oldest_age(inspector: Inspector, queue: str, now: float) -> float | None:
 
 
 def _exists(pid: int) -> bool:
-    with suppress(PermissionError):  # the process exists, and belongs to another user
+    with suppress(PermissionError):  # the process exists and belongs to another user
         try:
             os.kill(pid, 0)
         except (ProcessLookupError, OverflowError):

@@ -1,4 +1,4 @@
-"""The context of the inspector's methods: the client, the actor, and how much of a job is shown."""
+"""The base of the inspector's classes: the client, the actor, and limits."""
 
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The number of waiting or scheduled jobs that a list compares with a filter.
+#: Number of waiting or scheduled jobs that a list compares with a filter.
 SEARCHED = 10_000
 
-#: Maximum seconds for a worker's answer to a read-only request.
+#: Maximum seconds for workers to answer a read-only request.
 PROMPT = 1.0
 
-#: Additional seconds for a command, which may not be repeated.
+#: Additional seconds for a command, which can't be repeated.
 _MORE = 5.0
 
 
 class Context:
-    """What the inspector and each of its attributes need: the client and the actor."""
+    """The client, actor and limits used by the inspector and all its attributes."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class Context:
         max_shown_bytes: int = MAX_DECOMPRESSED,
         within: float | None = None,
     ) -> None:
-        """`actor` is recorded in the journal; the default is the user of this process.
+        """`actor` is recorded in the journal (default: the user of this process).
 
-        `hidden` has the patterns of names whose values no filter searches; the default is the setting web_redact. A row
-        shows no arguments of a body with more bytes than `max_shown_bytes`. `within` is the number of seconds that the
-        broker has to answer; by default only opening a session is limited. Sweeps have no limit.
+        `hidden` contains the patterns of names whose values are not searched (default: the setting web_redact). Rows
+        omit the arguments of bodies larger than `max_shown_bytes`. `within` is the number of seconds for each answer of
+        the broker; by default only opening a session is limited. It doesn't apply to sweeps.
         """
         self._client = client
         self._hidden = client.settings.web_redact if hidden is None else hidden
@@ -76,7 +76,7 @@ class Context:
 
     @classmethod
     def of(cls, other: "Context") -> Self:
-        """A copy with the same client, actor and limits."""
+        """Return an object with the same client, actor and limits."""
         return cls(
             other._client,
             other._actor,
@@ -86,7 +86,7 @@ class Context:
         )
 
     def _snapshot(self) -> Snapshot:
-        """The queues, the workers and whether all queues are paused, from one request to the broker."""
+        """Return the queues, the workers and whether all queues are paused, with one request to the broker."""
         found = self._ask(lambda broker: broker.overview(), again=True)
         return Snapshot(
             at=clock.now(),
@@ -97,12 +97,12 @@ class Context:
         )
 
     def _ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
-        """The answer. Raises BrokerBlocked early if the broker must store something first and stores nothing."""
+        """Return the answer. Raises BrokerBlocked early if the request must store something on a blocked broker."""
         within = self._within if self._within is None or again else self._within + _MORE
         return self._client.run(lambda broker: unless_blocked(broker, question(broker)), again=again, within=within)
 
     def _record(self, action: str, *, by: str = "", **facts: Any) -> None:
-        """Write an action into the journal; see palermo.client.actor.record_action."""
+        """Record an action in the journal. See palermo.client.actor.record_action."""
         record_action(self._client, replace(self._actor, name=by) if by else self._actor, action, **facts)
 
     def _take(
@@ -117,9 +117,9 @@ class Context:
         details: str = "",
         missing: str = NO_FAILED_JOB,
     ) -> list[TakenJob]:
-        """Sweep with a judge that takes jobs, record that, and then report the errors; returns the taken jobs.
+        """Run a sweep whose judge takes jobs, record the action, then report errors. Returns the taken jobs.
 
-        `which` is how the caller named the jobs. `missing` is the text of the error for ids that weren't found.
+        `which` is the caller's selection. `missing` is the error text for ids that weren't found.
         """
         began, taken, errors = clock.now(), judge.taken, list[PalermoError]()
         try:
@@ -163,14 +163,14 @@ class Context:
     def _read_failed(
         self, judge: Judge, progress: Progress | None = None, *, ids: Collection[str] = ()
     ) -> SweepProgress:
-        # Reading may take minutes, and needs nothing stored.
+        # Only reads, for up to minutes, so nothing has to be stored.
         return self._client.run(lambda broker: sweep_failed(broker, judge, progress, only_look=True, ids=ids))
 
     def _shown(self, message: Message) -> str | None:
         return masked_preview(message, self._client.serializers, self._hidden)
 
     def _fits(self, row: Row, filter: JobFilter) -> bool:
-        """Whether a job's row matches a filter. Hidden values are not searched."""
+        """Whether a job's row matches a filter. Hidden values aren't searched."""
         return filter.matches(facts_of_row(masked_row(row, self._hidden)))
 
     def _worker_rows(self, found: Iterable[WorkerInfo]) -> list[WorkerRow]:
@@ -178,7 +178,7 @@ class Context:
         return [worker_row(info, serializers, max_bytes=max_bytes) for info in found]
 
     def _rows(self, messages: Sequence[Message], state: JobState, cancelled: Collection[str] = ()) -> list[JobRow]:
-        """The rows of jobs in this state, except those with the ids in `cancelled`."""
+        """Return the rows of jobs in this state, without the ids in `cancelled`."""
         serializers, max_bytes = self._client.serializers, self._max_shown_bytes
         rows = [job_row(message, state, serializers, max_bytes=max_bytes) for message in messages]
         for row, message in zip(rows, messages, strict=True):
@@ -188,7 +188,7 @@ class Context:
 
 
 def queue_rows(found: Iterable[QueueInfo]) -> list[QueueRow]:
-    """The rows of all queues, by name. A row of `failed` is always included."""
+    """Return the rows of all queues by name, always including `failed`."""
     rows = {info.name: queue_row(info) for info in found}
     none: QueueRow = {"name": FAILED_QUEUE, "pending": 0, "in_progress": 0, "workers": 0, "paused": False}
     rows.setdefault(FAILED_QUEUE, none)
@@ -196,7 +196,7 @@ def queue_rows(found: Iterable[QueueInfo]) -> list[QueueRow]:
 
 
 def none_failed(queue: str, none: T, ask: Callable[[], T]) -> T:
-    """The broker's answer; `none` if this failed queue is missing because no job has failed yet."""
+    """Return the broker's answer, or `none` if the failed queue doesn't exist because no job has failed yet."""
     try:
         return ask()
     except NotFound:

@@ -1,7 +1,7 @@
-"""The checks of `palermo doctor` as a library: problems, and what to do about them.
+"""The checks of `palermo doctor`, which find problems and suggest solutions.
 
 Broker.diagnose finds problems of the broker, and palermo.inspector.problems those of queues, workers and jobs. This
-module finds the rest: versions, settings and where they come from, and whether there is a broker at all.
+module checks the rest: versions, settings and their sources, and whether the broker is reachable.
 """
 
 import os
@@ -34,7 +34,7 @@ _AGED = 20
 
 
 def examine(client: Client, sources: list[SettingOrigin], *, mend: bool = False) -> list[Finding]:
-    """All findings about this program, its settings and its broker. Raises no error of Palermo's own.
+    """Return all findings about this program, its settings and its broker. Raises no PalermoError.
 
     `mend` frees the keys of unique jobs that no longer exist.
     """
@@ -45,7 +45,7 @@ def examine(client: Client, sources: list[SettingOrigin], *, mend: bool = False)
         return [*found, away(error)]
     try:
         known = {finding.text for finding in found}
-        # The broker's own checks may have found its trouble already, with experiments.
+        # The broker's own checks may already have found the trouble by experiment.
         found += [finding for finding in _now(client) if finding.text not in known]
     except PalermoError as error:
         found.append(
@@ -55,7 +55,7 @@ def examine(client: Client, sources: list[SettingOrigin], *, mend: bool = False)
 
 
 def broker_findings(client: Client, *, mend: bool = False) -> list[Finding]:
-    """The broker's own findings, and those about the keys of unique jobs. Raises PalermoError."""
+    """Return the broker's findings, and those about unique keys. Raises PalermoError."""
     found = grouped(client.run(lambda broker: broker.diagnose(), again=True))
     try:
         return [*found, _keys(client, mend=mend)]
@@ -72,7 +72,7 @@ def away(error: PalermoError) -> Finding:
 
 
 def settings_findings(settings: Settings, sources: list[SettingOrigin]) -> list[Finding]:
-    """Findings about the settings: non-default ones with their sources, and secrets that other users can read."""
+    """Return findings about settings: non-default values with their sources, and secrets readable by other users."""
     told = ", ".join(f"{source.setting} = {source.shown} ({source.origin})" for source in sources)
     found = [Finding.ok("settings", told or f"all are defaults; the broker is {settings.address}")]
     for source in sources:
@@ -84,7 +84,7 @@ def settings_findings(settings: Settings, sources: list[SettingOrigin]) -> list[
 
 
 def row(finding: Finding) -> FindingRow:
-    """A finding as a row, for programs."""
+    """Return a finding as a row for programs."""
     return {
         "check": finding.check,
         "level": finding.level,
@@ -95,7 +95,7 @@ def row(finding: Finding) -> FindingRow:
 
 
 def _now(client: Client) -> list[Finding]:
-    """The current problems of queues, workers and jobs, or findings that all is well."""
+    """Return the current problems of queues, workers and jobs, or findings that there are none."""
     inspector, found = Inspector(client), list[Finding]()
     jobs: dict[str, Outcomes] = {}
     lives = WorkerLives()
@@ -129,7 +129,7 @@ def _now(client: Client) -> list[Finding]:
 
 
 def _keys(client: Client, *, mend: bool) -> Finding:
-    """Check that every unique key is held by an existing job. `mend` frees the other keys."""
+    """Check that a job exists for every unique key. `mend` frees other keys."""
     check = "unique jobs"
     strays = client.run(lambda broker: unless_blocked(broker, broker.keys.orphaned()), again=True)
     if not strays:
@@ -158,7 +158,7 @@ def _program() -> list[Finding]:
 
 
 def _variables() -> list[Finding]:
-    """A finding for each environment variable that looks like a setting but isn't one."""
+    """Return a finding for each environment variable that looks like a setting but isn't one."""
     return [
         Finding.warning(
             "variables",
@@ -174,7 +174,7 @@ def _holds_secret(settings: Settings, source: SettingOrigin) -> bool:
 
 
 def _readable(origin: str) -> bool:
-    """Whether this is a file that other users may read."""
+    """Whether this is a file that other users can read."""
     try:
         return os.path.isabs(origin) and bool(os.stat(origin).st_mode & stat.S_IROTH)
     except OSError:

@@ -1,4 +1,4 @@
-"""`inspector.events`: list the groups, show the topology, replay old events, unsubscribe a group."""
+"""`inspector.events`: list groups, show the topology, replay events, unsubscribe groups."""
 
 from palermo.contract.events import ReplayFilter, Subscription
 from palermo.contract.row_types import TopicRow
@@ -24,10 +24,10 @@ def _row(one: Subscription, queue: Row) -> TopicRow:
 
 
 class Events(Context):
-    """The groups that subscribe to events: list them, replay old events, unsubscribe a group."""
+    """The groups that subscribe to events."""
 
     def groups(self) -> list[TopicRow]:
-        """All groups that subscribe to events, by name."""
+        """Return the rows of all groups, by name."""
         found = self._ask(lambda broker: broker.events.subscriptions(), again=True)
         if not found:
             return []
@@ -35,11 +35,11 @@ class Events(Context):
         return [_row(one, queues.get(one.queue, {})) for one in found]
 
     def topology(self) -> Row:
-        """The exchanges and groups that carry events, and how many events are kept.
+        """Return the exchanges and groups that carry events, and how many events are kept.
 
-        `gateway` and `distributor` are exchanges of RabbitMQ, and `prefix` is the beginning of their names. `kept` is
-        the number of events that are kept for `max_age` seconds. It is None if none are kept; then events without a
-        subscriber are refused (`unsubscribed`). `groups` are the rows of `list`.
+        `gateway` and `distributor` are RabbitMQ exchanges, and `prefix` is the start of their names. `kept` is the
+        number of events that are kept for `max_age` seconds, or None if events aren't kept. `unsubscribed` is the
+        setting events_unsubscribed. `groups` are rows as in `groups()`.
         """
         settings = self._client.settings
         return {
@@ -61,11 +61,12 @@ class Events(Context):
         until: Instant | None = None,
         progress: Progress | None = None,
     ) -> int:
-        """Deliver kept events to one group again, as jobs with new ids; returns their number.
+        """Deliver kept events to one group again, as jobs with new ids. Returns their number.
 
-        The events are those of the group's topics, or those that the pattern `topic` matches, optionally between two
-        times. For another program's event without a time, the time at which it was stored counts, within some seconds.
-        Raises NotFound for a group without a subscription, and BrokerRefused if events aren't kept.
+        By default these are the events of the group's topics; `topic` is a pattern to use instead. `since` and `until`
+        limit the time. For events without a time, from other programs, the time when they were stored is used, which
+        may differ by some seconds. Raises NotFound for a group without a subscription, and BrokerRefused if events
+        aren't kept.
         """
         check_group(group)
         old = ReplayFilter(
@@ -81,7 +82,7 @@ class Events(Context):
         return count
 
     def unsubscribe(self, group: str) -> None:
-        """Stop delivering events to a group until one of its workers starts; its queue stays. Raises NotFound."""
+        """Stop delivering events to a group until one of its workers starts. Its queue stays. Raises NotFound."""
         check_group(group)
         self._ask(lambda broker: broker.events.unsubscribe(group))
         self._record("unsubscribe", queue=self._queue(group), what=group)

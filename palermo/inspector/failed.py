@@ -40,10 +40,10 @@ class Requeuing(Changes, Watching, total=False):
 
 
 class FailedJobs(Context):
-    """The failed jobs: list, count, group, requeue and discard them."""
+    """The failed jobs."""
 
     def show(self, id: str) -> JobRow:
-        """One failed job. Raises NotFound."""
+        """Return the row of one failed job. Raises NotFound."""
         finding = FindJudge(id)
         self._read_failed(finding, ids=(id,))
         if finding.message is None:
@@ -51,9 +51,9 @@ class FailedJobs(Context):
         return self._rows((finding.message,), JobState.FAILED)[0]
 
     def count(self, which: Which = EVERYTHING) -> int:
-        """Count the chosen failed jobs; two copies of one id are one job.
+        """Count the chosen failed jobs. Two copies of one id count as one.
 
-        It reads the queue itself, also a quorum queue, so that the count matches what a requeue or discard will do.
+        Reads the queue itself, so that the number matches what a requeue or discard will do.
         """
         selection = Selection.of(which, self._shown)
 
@@ -65,25 +65,25 @@ class FailedJobs(Context):
         return len(selection.seen)
 
     def groups(self, filter: JobFilter = EVERYTHING, *, progress: Progress | None = None) -> list[Row]:
-        """Group the failed jobs by kind, the largest group first.
+        """Group the failed jobs by kind, largest group first.
 
-        A row is fingerprint, count, job, error, message, first_seen, last_seen and the id of the newest.
+        A row has fingerprint, count, job, error, message, first_seen, last_seen and the id of the newest job.
         """
         grouping = GroupJudge(filter, self._shown)
         self._read_failed(grouping, progress)
         return grouping.rows()
 
     def requeue(self, which: Which, **options: Unpack[Requeuing]) -> list[TakenJob]:
-        """Run failed jobs again: one id, several ids, or all that a filter matches (JobFilter() for all).
+        """Run failed jobs again: one id, several ids, or all that match a filter (JobFilter() for all).
 
-        `args` and `kwargs` replace the job's arguments, `queue` and `priority` the job's own;
-        `at` is the time to run it at. Each job is published and confirmed before it leaves `failed`, so an
-        interruption loses none. Jobs that fail again in the meantime are left alone.
+        `args`, `kwargs`, `queue` and `priority` replace the job's own values; `at` is the time to run it. Each job is
+        published and confirmed before it leaves `failed`, so an interruption loses none. Jobs that fail again during
+        the command are not requeued a second time.
 
-        Ids that don't exist, and jobs that cannot be requeued and so stay in `failed` (because their queue's name is
-        invalid, or the new arguments don't fit), do not stop the others. At the end NotFound, or the first reason, is
-        raised, or passed to `on_error`. While the command runs, `progress` is called with its progress and `on_taken`
-        with the jobs taken so far; it ends early if `stop` returns True.
+        Some jobs can't be requeued, because their queue's name is invalid or the new arguments don't fit. They stay in
+        `failed`, and the command continues. At the end it raises the first such error, or NotFound for ids that don't
+        exist, or passes the errors to `on_error`. During the command, `progress` is called with its progress and
+        `on_taken` with the jobs taken so far. It stops early once `stop` returns True.
         """
         check_options(options, Requeuing)
         rewriter = Rewriter.of(self._client.serializers, options)
@@ -98,10 +98,9 @@ class FailedJobs(Context):
         return self._take_failed("requeue", which, judge, options, queue=rewriter.rest.queue, details=details)
 
     def discard(self, which: Which, **watching: Unpack[Watching]) -> list[TakenJob]:
-        """Discard failed jobs: one id, several ids, or all that a filter matches. The other options are those of
-        `requeue`.
+        """Discard failed jobs: one id, several ids, or all that match a filter. Other options are as in `requeue`.
 
-        For ids that don't exist, NotFound is raised after all other jobs are done, or passed to `on_error`.
+        For ids that don't exist, NotFound is raised at the end, or passed to `on_error`.
         """
         check_options(watching, Watching)
         return self._take_failed("discard", which, TakeJudge(Selection.of(which, self._shown)), watching)
@@ -116,10 +115,10 @@ class FailedJobs(Context):
         self._client.run(lambda broker: unless_blocked(broker, sweep_failed(broker, judge, progress, ids=ids)))
 
     def trim(self, *, max_age: Duration | None = None, max_count: int | None = None, now: float | None = None) -> int:
-        """Remove failed jobs that are older than `max_age` and, oldest first, those above `max_count`.
+        """Remove failed jobs older than `max_age`, and the oldest ones above `max_count`.
 
-        `max_age` is seconds, or a timedelta. Both default to the settings failed_max_age and failed_max_count. Returns
-        the number of removed jobs.
+        `max_age` is in seconds or a timedelta. The defaults are the settings failed_max_age and failed_max_count.
+        Returns the number of removed jobs.
         """
         settings = self._client.settings
         age = settings.failed_max_age if max_age is None else in_seconds(max_age)
@@ -138,11 +137,11 @@ class FailedJobs(Context):
         filter: JobFilter = EVERYTHING,
         count: bool = True,
     ) -> Listing[JobRow]:
-        """Failed jobs, the oldest first unless `newest` is set. Only the first of two copies of one id is listed.
+        """List failed jobs, oldest first unless `newest` is set. Only the first of two copies of one id is listed.
 
-        If the page has two copies of a job, `total` counts it once. `queues` counts messages, so it counts both.
-        Without a filter only the page is read. With a filter all failed jobs are read, unless `count` is False and
-        `newest` isn't set; then reading stops at the end of the page, and `total` is None.
+        If the page contains two copies, `total` counts them once, while `queues` counts messages. Without a filter only
+        the page is read. With a filter all failed jobs are read. With `count=False` and without `newest`, reading stops
+        at the end of the page, and `total` is None.
         """
         if not filter.everything:
             finding = PageJudge(filter, offset=offset, limit=limit, newest=newest, count=count, shown=self._shown)

@@ -1,4 +1,4 @@
-"""`inspector.history`. A call reads the part of the journal that it needs, about 100,000 records a second."""
+"""`inspector.history`. Each call reads the necessary part of the journal, about 100,000 records per second."""
 
 from palermo.contract import clock
 from palermo.contract.row_types import ActionRow, FinishedRow, StatisticsRow
@@ -15,10 +15,10 @@ _A_DAY = 86_400.0
 
 
 class History(Context):
-    """The records of the journal: ended jobs, the timeline of one, counts, and the actions of operators."""
+    """The journal's records: finished jobs, timelines, counts, and operators' actions."""
 
     def timeline(self, id: str, *, progress: Progress | None = None) -> list[Row]:
-        """All records of one job, oldest first, with `kind` and `at`. Raises NotFound."""
+        """Return all records of one job, oldest first, with `kind` and `at`. Raises NotFound."""
         from palermo.history import listings
 
         rows = listings.life_of(self._client, check_id(id), progress=progress)
@@ -30,9 +30,9 @@ class History(Context):
         return rows
 
     def statistics(self, since: Instant | None = None, *, progress: Progress | None = None) -> StatisticsRow:
-        """The counts since a time, by default of the last 24 hours; docs/guides/history.md describes the row.
+        """Return the counts since a time (default: 24 hours ago). docs/guides/history.md describes the row.
 
-        Reads that part of the journal and calls `progress` with its progress.
+        Reads that part of the journal, and calls `progress`.
         """
         from palermo.history.statistics import report_row, summarize
 
@@ -49,7 +49,7 @@ class History(Context):
         limit: int = 100,
         progress: Progress | None = None,
     ) -> Listing[ActionRow]:
-        """The actions of operators, newest first."""
+        """List operators' actions, newest first."""
         from palermo.history import listings
 
         return listings.audit(self._client, filter, offset=offset, limit=limit, progress=progress)
@@ -62,9 +62,9 @@ class History(Context):
         limit: int = 100,
         progress: Progress | None = None,
     ) -> Listing[FinishedRow]:
-        """Finished jobs, newest first; the total is None if not all of the journal had to be read.
+        """List finished jobs, newest first. `total` is None unless the whole journal had to be read.
 
-        Runs that are retried are listed only if the filter asks for the state retrying.
+        Runs that were retried are listed only if the filter includes the state retrying.
         """
         from palermo.history import listings
 

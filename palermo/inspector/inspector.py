@@ -1,9 +1,9 @@
-"""The inspector: a library that reads and changes queues, jobs and workers.
+"""The inspector, a library that reads and changes queues, jobs and workers.
 
-It has an attribute for each kind of thing, with methods for it: `inspector.failed.requeue(id)`,
-`inspector.queues.pause("mail")`. The command line and the web pages use nothing else. Rows are those of
-palermo.contract.rows. Listing neither takes nor loses a job, and doesn't change the order. A method that takes jobs
-away judges them in one sweep (palermo.inspector.judges), with bounded memory.
+It has an attribute for each kind of object: `inspector.failed.requeue(id)`, `inspector.queues.pause("mail")`. The
+command line and the web pages use nothing else. Rows are defined in palermo.contract.rows. Listing jobs neither takes
+nor loses any, and doesn't change their order. Methods that take jobs judge them in one sweep
+(palermo.inspector.judges), with bounded memory.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Inspector(Context):
-    """Reads and changes one broker, through a client's connection. Safe to share between threads."""
+    """Reads and changes one broker through a client's session. Thread-safe."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Inspector(Context):
         self.workflows = Workflows.of(self)
 
     def on_behalf_of(self, actor: Actor) -> "Inspector":
-        """The same inspector for another actor."""
+        """Return the same inspector for another actor."""
         return Inspector(
             self._client,
             actor,
@@ -67,12 +67,12 @@ class Inspector(Context):
         )
 
     def snapshot(self) -> Snapshot:
-        """The queues, the workers and whether all queues are paused, from one request to the broker."""
+        """Return the queues, the workers and whether all queues are paused, with one request to the broker."""
         return self._snapshot()
 
     def trouble(self) -> Trouble | None:
-        """Why the broker stores nothing now, or why this user can't ask workers; None if neither applies.
+        """Return why the broker stores nothing at present, or why this user can't ask workers; None if neither applies.
 
-        Raises BrokerUnavailable if it does not answer.
+        Raises BrokerUnavailable if it doesn't answer.
         """
         return self._ask(lambda broker: broker.find_trouble(), again=True)

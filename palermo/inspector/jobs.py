@@ -1,7 +1,7 @@
-"""`inspector.jobs`: jobs by their ids or by their queue: list, cancel, move, discard and change them.
+"""`inspector.jobs`: list, cancel, move, discard and change jobs, by id or queue.
 
-`run_again` enqueues a new job from the journal's record of an ended one. `edit` changes a waiting, scheduled or
-retrying job. A JobFilter chooses among many waiting jobs.
+`run_again` enqueues a finished job as a new one, from the journal. `edit` changes a waiting, scheduled or retrying job.
+A JobFilter chooses among many waiting jobs.
 """
 
 import itertools
@@ -34,22 +34,22 @@ from palermo.inspector.workers import cancel
 from palermo.views.facts import may_contain
 from palermo.views.filter import EVERYTHING, JobFilter
 
-#: Maximum number of jobs that one call cancels, which is the number of marks that the broker keeps.
+#: Maximum number of jobs cancelled by one call, which is the number of marks that the broker keeps.
 MAX_CANCELLED = 100_000
 
-#: The chosen waiting jobs: one id, several, or those that a filter matches.
+#: A selection of waiting jobs: one id, several ids, or a filter.
 WaitingJobs = str | Iterable[str] | JobFilter
 
 
 def check_move(queue: str, to: str) -> None:
-    """Raise QueueNameInvalid or UsageError if the waiting jobs of a queue cannot be moved to this one."""
+    """Raise QueueNameInvalid or UsageError if waiting jobs of `queue` can't be moved to `to`."""
     check_job_queue(queue)
     check_new_queue(to)
     if to == queue:
         raise UsageError(f"the jobs are already in queue {queue}: name another queue.")
 
 
-#: Why the recorded arguments are not those of the job, as shown to users.
+#: Why the recorded arguments aren't the job's exact ones, as shown to users.
 REASONS = {
     SHORTENED: "its arguments are longer than the setting journal_arguments, so the journal has only their beginning",
     HIDDEN: "some values of its arguments are hidden by the setting web_redact",
@@ -58,12 +58,12 @@ REASONS = {
     EDITED: "an operator changed its arguments after they were recorded",
 }
 
-#: The states of a job that may be changed.
+#: The states in which a job can be changed.
 _EDITABLE = ("pending", "retrying", "scheduled")
 
 
 class Jobs(Context):
-    """Jobs in every state; failed, scheduled and recurring jobs also have attributes of their own."""
+    """Jobs in any state. There are separate attributes for failed, scheduled and recurring jobs."""
 
     def dequeue(
         self,
@@ -74,11 +74,11 @@ class Jobs(Context):
         queue: str | None = None,
         progress: Progress | None = None,
     ) -> int:
-        """Remove waiting jobs from their queue: all of this job, or those with exactly these arguments.
+        """Remove waiting jobs from their queue: all with this name, or those with exactly these arguments.
 
-        `job` is a decorated class or function, or a name. Without `queue` it is the job's own queue, or the default
-        queue if the job's code is not imported here. If it is imported, the job's hooks before_dequeue (which may veto)
-        and after_dequeue run, with the arguments given. Returns the number of removed jobs.
+        `job` is a decorated class or function, or a name. `queue` defaults to the job's own queue, or to the default
+        queue if the job's code isn't imported here. If it is imported, its before_dequeue hooks (which can veto) and
+        after_dequeue hooks run with the given arguments. Returns the number of removed jobs.
         """
         client, actor = self._client, self._actor
         return dequeuing.dequeue(client, job, args, kwargs, actor=actor, ask=self._ask, queue=queue, progress=progress)
@@ -91,17 +91,17 @@ class Jobs(Context):
         *,
         queue: str | None = None,
     ) -> int:
-        """Number of waiting jobs that `dequeue` would remove."""
+        """Count the waiting jobs that `dequeue` would remove."""
         return dequeuing.count(self._client, job, args, kwargs, ask=self._ask, queue=queue)
 
     def queue_of(self, job: str) -> str:
-        """The queue of a job by its name: its own if its code is imported here, otherwise the default queue."""
+        """Return a job's own queue if its code is imported here, otherwise the default queue."""
         return dequeuing.queue_of(self._client.settings, job)
 
     def cancel(self, ids: str | Iterable[str], *, by: str = "") -> list[Row]:
-        """Keep jobs from running, or end them where they run; a row for each id: see palermo.inspector.workers.cancel.
+        """Cancel waiting and running jobs. Returns a row per id: see palermo.inspector.workers.cancel.
 
-        Failed jobs are unchanged; `discard` removes them.
+        Failed jobs are unchanged; use `discard` in `inspector.failed`.
         """
         chosen = [ids] if isinstance(ids, str) else list(dict.fromkeys(ids))
         for id in chosen:
@@ -113,13 +113,13 @@ class Jobs(Context):
         return rows
 
     def lines(self, id: str, worker: str) -> list[str]:
-        """The last 100 log lines of the job with this id on the worker that runs it."""
+        """Return the last 100 log lines of a running job, from its worker."""
         order = WorkerCommand(action="lines", id=check_id(id), workers=(worker,))
         answers = self._ask(lambda broker: broker.command(order, timeout=PROMPT), again=True)
         return [str(line) for answer in answers for line in answer.values.get("lines", ())]
 
     def waiting(self, id: str, queue: str = "") -> tuple[JobRow, Message] | None:
-        """A waiting job that was found, with its row and message; `queue` is the queue to search, "" if unknown."""
+        """Return a waiting job's row and message, if found. `queue` is the queue to search, or ""."""
         found = self._ask(lambda broker: broker.find((id,), queue=queue, failed=False), again=True)
         for place in found.jobs:
             if place.message is not None and place.state in (JobState.PENDING, JobState.RETRYING, CANCELLED):
@@ -129,7 +129,7 @@ class Jobs(Context):
     def _selection(self, which: WaitingJobs) -> Selection:
         if not isinstance(which, JobFilter):
             return Selection(which)
-        # Fast path: no row is created to compare a name.
+        # Fast path: comparing names needs no rows.
         by_name = which == JobFilter(job=which.job)
 
         def matches(message: Message) -> bool:
@@ -143,20 +143,20 @@ class Jobs(Context):
         return Selection((), matches)
 
     def discard(self, queue: str, which: WaitingJobs, **watching: Unpack[Watching]) -> list[TakenJob]:
-        """Remove waiting jobs of a queue: one id, several ids, or all that a filter matches (JobFilter() for all).
+        """Remove waiting jobs from a queue: one id, several ids, or all that match a filter (JobFilter() for all).
 
-        A job that a worker has taken in the meantime is left to it. For ids that are no longer waiting there, NotFound
-        is raised after all other jobs are done, or passed to `on_error`. While the command runs, `progress` is called
-        with its progress and `on_taken` with the jobs taken so far; it ends early if `stop` returns True. Raises
-        NotFound for a queue that does not exist.
+        Jobs taken by a worker in the meantime are not removed. For ids that are no longer waiting there, NotFound is
+        raised at the end, or passed to `on_error`. During the command, `progress` is called with its progress and
+        `on_taken` with the jobs taken so far. It stops early once `stop` returns True. Raises NotFound for a queue that
+        doesn't exist.
         """
         return self._take_waiting("discard", queue, which, TakeJudge(self._selection(which)), watching, queue)
 
     def move(self, queue: str, which: WaitingJobs, to: str, **watching: Unpack[Watching]) -> list[TakenJob]:
-        """Move waiting jobs of a queue to the end of another. Options and errors are those of `discard`.
+        """Move waiting jobs to the end of another queue. Options and errors are as in `discard`.
 
-        Each job is stored in its new queue before it leaves the old one, so an interruption loses none. Run the command
-        again to move the rest.
+        Each job is stored in its new queue before it leaves the old one, so an interruption loses none. Repeat the
+        command to move the rest.
         """
         check_move(queue, to)
         judge = TakeJudge(self._selection(which), JobEdit(queue=to).applied_to, queue=f"queue {queue}")
@@ -186,11 +186,11 @@ class Jobs(Context):
         )
 
     def cancel_waiting(self, queue: str, which: WaitingJobs, **watching: Unpack[Watching]) -> list[TakenJob]:
-        """Cancel waiting jobs of a queue: each stays there until a worker takes and drops it.
+        """Cancel waiting jobs of a queue. They stay there until a worker receives and drops them.
 
-        A job that is already running is stopped, as by `cancel`. Options are those of `discard`, but ids that aren't
-        waiting there are cancelled too. Raises UsageError for more than 100,000 jobs, and NotBrowsable if reading the
-        queue would change it.
+        Running jobs are stopped, as by `cancel`. Options are as in `discard`, but ids that aren't waiting there are
+        cancelled too. Raises UsageError for more than 100,000 jobs, and NotBrowsable if reading the queue would change
+        it.
         """
         check_options(watching, Watching)
         check_job_queue(queue)
@@ -215,7 +215,7 @@ class Jobs(Context):
         return chosen
 
     def count(self, queue: str, filter: JobFilter, *, depth: int | None = None) -> int:
-        """The number of waiting jobs that a filter matches, among the first `depth` or all of a queue.
+        """Count the waiting jobs that match a filter, in the whole queue or among its first `depth` jobs.
 
         Raises NotFound, and NotBrowsable if reading the queue would change it.
         """
@@ -231,7 +231,7 @@ class Jobs(Context):
         progress: Progress | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> list[TakenJob]:
-        """The jobs in a queue that a filter matches."""
+        """Return the jobs in a queue that match a filter."""
         self._ask(lambda broker: broker.browse(queue, limit=0), again=True)
         found: dict[str, TakenJob] = {}
         selection = self._selection(filter)
@@ -245,19 +245,19 @@ class Jobs(Context):
         return list(found.values())
 
     def recorded(self, id: str, *, progress: Progress | None = None) -> RecordedJob | None:
-        """The recorded arguments and options of a job; None if the journal has none. Reads the whole journal."""
+        """Return the recorded arguments and options of a job, or None. Reads the whole journal."""
         from palermo.history import listings
 
         return listings.recorded_of(self._client, check_id(id), progress=progress)
 
     def run_again(self, id: str, *, known: RecordedJob | None = None, **changes: Unpack[Changes]) -> Job:
-        """Enqueue an ended job again, as a new job with the recorded arguments and options; returns the new job.
+        """Enqueue a finished job again, as a new job with the recorded arguments and options, and return it.
 
-        `args` and `kwargs` replace the job's arguments, and `queue`, `priority` and `at` its
-        queue, priority and time. `known` is the result of `recorded`; by default the journal is read.
+        `args`, `kwargs`, `queue`, `priority` and `at` replace the recorded values. `known` is the result of `recorded`;
+        by default the journal is read.
 
-        Raises NotFound if the journal has no record of the job, ArgumentsInvalid if it lacks the exact arguments and
-        `args` or `kwargs` is missing, and UsageError if the job has not ended.
+        Raises NotFound if the job isn't in the journal, ArgumentsInvalid if its exact arguments aren't and `args` or
+        `kwargs` is missing, and UsageError if the job hasn't ended.
         """
         check_options(changes, Changes)
         found = known or self.recorded(id)
@@ -278,20 +278,20 @@ class Jobs(Context):
             found.message, id=new_id(), extra=extra, created_at=int(now), queued_at=now, run_at=now, expires_at=expires
         )
         if found.inexact:
-            # The new arguments are written like the old ones, and signed if those were.
+            # The new arguments are serialized like the old ones, and signed if those were.
             fresh = replace(fresh, body=b"", content_type=found.content_type)
-        # The expiry moves with the instant, and stays the same time after it.
+        # The expiry is moved by the same amount as the instant.
         again = Rewriter.of(self._client.serializers, changes)(fresh)
         job = self._client.enqueue_message(again if changes.get("at") is not None else replace(again, run_at=None))
         self._record("run again", queue=job.queue, ids=[id, job.id], count=1, what=f"{id} as {job.id}", at=now)
         return job
 
     def edit(self, id: str, *, waits_in: str = "", **changes: Unpack[Changes]) -> Job:
-        """Change a waiting, scheduled or retrying job; takes the same changes as `run_again`.
+        """Change a waiting, scheduled or retrying job. Takes the same changes as `run_again`.
 
-        The job keeps its id. In a queue it moves to the end. The changed job is stored before the old one is removed:
-        if the program is killed in between, the job may run twice. `waits_in` is the queue to search first. Raises
-        NotFound if the job isn't found waiting, or has started in the meantime.
+        The job keeps its id, and moves to the end of its queue. The changed job is stored before the old one is
+        removed, so the job may run twice if the program is killed in between. `waits_in` is the queue to search first.
+        Raises NotFound if the job isn't waiting or has just started.
         """
         check_options(changes, Changes)
         check_id(id)
@@ -311,12 +311,12 @@ class Jobs(Context):
         return Job(id, change.queue or message.queue, message.job, _client=self._client)
 
     def _change(self, message: Message, change: JobEdit) -> None:
-        """Replace the message where it waits. Raises NotFound if it is no longer waiting."""
+        """Replace a message where it waits. Raises NotFound if it is no longer waiting."""
         if message.run_at is not None and message.run_at > clock.now():
             dated = change if change.run_at is not None else replace(change, run_at=message.run_at)
             if self._ask(lambda broker: broker.edit_scheduled(message.id, dated)):
                 return
-            # It became due in the meantime and may now wait in its queue.
+            # It has become due and may now be waiting in its queue.
         judge = TakeJudge(Selection(message.id), change.applied_to, queue=f"queue {message.queue}")
         decide = stoppable(lambda: message.id in judge.selection.seen, judge)
         self._ask(lambda broker: broker.sweep(message.queue, decide))
@@ -335,12 +335,11 @@ class Jobs(Context):
         filter: JobFilter = EVERYTHING,
         depth: int = SEARCHED,
     ) -> Listing[JobRow]:
-        """Jobs that wait in a queue, oldest first; those whose state is "cancelled" will not run.
+        """List the waiting jobs of a queue, oldest first. Jobs in the state "cancelled" will not run.
 
-        A filter is compared with the first `depth` jobs, or with the last ones if `newest` is set. `total` is then the
-        number of matching jobs, and `unseen` the number of jobs that were not compared.
-
-        Raises NotFound for a queue that does not exist.
+        A filter is compared with the first `depth` jobs, or the last ones if `newest` is set. `total` is then the
+        number of matching jobs, and `unseen` the number of jobs that weren't compared. Raises NotFound for a queue that
+        doesn't exist.
         """
         check_queue_name(queue)
         searched = not filter.everything

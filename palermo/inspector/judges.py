@@ -1,8 +1,8 @@
-"""Decides what a sweep through a queue does with each message.
+"""Judges, which decide what a sweep through a queue does with each message.
 
-A sweep calls its judge once per message, oldest first, and the judge answers with a SweepDecision. Judges don't use
-the broker. A judge remembers only the ids it took, because two copies of one id (left by a crash between publish and
-ack) count as one job.
+A sweep calls its judge for each message, oldest first, and the judge returns a SweepDecision. Judges don't use the
+broker. They remember the ids that they took, because two copies of one id (after a crash between publish and ack) count
+as one job.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ from palermo.views.filter import JobFilter
 #: The text of NotFound for ids that aren't in `failed`.
 NO_FAILED_JOB = "no failed job {}. `palermo failed list` lists the failed jobs."
 
-#: The chosen failed jobs: one id, several, or those that a filter matches.
+#: A selection of failed jobs: one id, several ids, or a filter.
 Which = str | Iterable[str] | JobFilter
 
 #: Decides about each message of a sweep.
@@ -37,54 +37,54 @@ Progress = Callable[[SweepProgress], None]
 
 
 class TakenJob(NamedTuple):
-    """One job that a command took out of its queue."""
+    """A job that a command took out of its queue."""
 
     id: str
     job: str
-    #: The queue that it was moved to, or else its old queue.
+    #: The queue to which it was moved, or else its old queue.
     queue: str
 
 
 class Watching(TypedDict, total=False):
-    """Callbacks with which a program follows and stops a command on many jobs."""
+    """Callbacks to follow or stop a command on many jobs."""
 
     progress: Progress | None
-    #: Gets each error that would otherwise be raised at the end of the command.
+    #: Called with each error that would otherwise be raised at the end.
     on_error: Callable[[PalermoError], None] | None
-    #: Gets the jobs that have certainly been taken, while the command runs.
+    #: Called during the command with the jobs that have certainly been taken.
     on_taken: Callable[[Sequence[TakenJob]], None] | None
-    #: Called before each job. Once it returns True, the command ends and leaves the other jobs unchanged.
+    #: Called before each job. Once it returns True, the command stops.
     stop: Callable[[], bool] | None
 
 
 class Selection:
-    """The chosen jobs, and which of them were found."""
+    """The chosen jobs, and which of them have been found."""
 
     def __init__(self, ids: str | Iterable[str], matches: Callable[[Message], bool] = lambda _: False) -> None:
-        """One id or several, and also the jobs that `matches` accepts."""
+        """Choose one or more ids, and the messages that `matches` accepts."""
         self.ids = dict.fromkeys(check_id(id) for id in ([ids] if isinstance(ids, str) else ids))
         self.seen: set[str] = set()
         self._matches = matches
 
     @classmethod
     def of(cls, which: Which, shown: PreviewOf = wire_preview) -> "Selection":
-        """The chosen failed jobs. `shown` gives the text of a message's arguments that a text filter searches."""
+        """Choose failed jobs. `shown` returns the text of a message's arguments for text filters."""
         if isinstance(which, JobFilter):
             return cls((), lambda message: which.matches(facts_of_failed(message, shown)))
         return cls(which)
 
     def includes(self, message: Message) -> bool:
-        """Whether this message is chosen, or is a second copy of one that was."""
+        """Whether this message, or another with the same id, was chosen."""
         return message.id in self.seen or message.id in self.ids or self._matches(message)
 
     def missing_error(self, text: str = NO_FAILED_JOB) -> NotFound | None:
-        """NotFound for the given ids that weren't found, which replace {} in `text`; None if all were found."""
+        """Return NotFound for chosen ids that weren't found, which replace {} in `text`, or None."""
         missing = [id for id in self.ids if id not in self.seen]
         return not_found_error(missing, text) if missing else None
 
 
 class TakeJudge:
-    """Takes the chosen jobs out of their queue: moves them as `change` returns them, or removes them."""
+    """Takes the chosen jobs out of their queue, to remove them or move them as changed by `change`."""
 
     def __init__(
         self, selection: Selection, change: Callable[[Message], Message] | None = None, *, queue: str = "`failed`"
@@ -103,7 +103,7 @@ class TakeJudge:
         try:
             changed = message if self._change is None else self._change(message)
         except PalermoError as error:
-            # An exception would end the sweep half-way because of one invalid job of another program.
+            # An exception would end the whole sweep because of one invalid job from another program.
             self.selection.seen.add(message.id)
             self._refuse(error)
             return Keep()
@@ -115,7 +115,7 @@ class TakeJudge:
         return Remove() if self._change is None else Move(changed, lambda: self._put_back(job, changed))
 
     def _put_back(self, job: TakenJob, message: Message) -> None:
-        """Record that a job stays because its unique key isn't free, or because its workflow has continued."""
+        """Record that a job stays because its unique key is in use, or because its workflow has moved on."""
         self.taken.remove(job)
         if step_of(message.extra) is not None:
             self._refuse(
@@ -135,7 +135,7 @@ class TakeJudge:
 
     @property
     def refusal(self) -> PalermoError | None:
-        """Why chosen jobs stay in their queue: the reason for the first one, and how many stay."""
+        """Why chosen jobs stay in their queue: the first reason, and the number of jobs."""
         if self._first_refusal is None:
             return None
         stay = "The job stays" if self._refused == 1 else f"{self._refused:,} such jobs stay"
@@ -145,7 +145,7 @@ class TakeJudge:
 
 
 class PageJudge:
-    """Keeps a page of the jobs that a filter matches. It stops after the page unless it must count all of them."""
+    """Keeps a page of the jobs that match a filter. Stops after the page unless it must count all of them."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class PageJudge:
         count: bool = True,
         shown: PreviewOf = wire_preview,
     ) -> None:
-        #: Number of matches; None if it stopped before the end.
+        #: Number of matches, or None if it stopped early.
         self.total: int | None = 0
         self._filter, self._shown = filter, shown
         self._seen: set[str] = set()
@@ -200,14 +200,14 @@ class FindJudge:
 
 class _Group(Struct, frozen=True):
     count: int
-    #: When its first and its last job failed, as far as known.
+    #: When its first and last jobs failed, if known.
     first: int | None
     last: int | None
     sample: Message
 
 
 class GroupJudge:
-    """Groups failures of one kind: same job, same exception class, same place in the code."""
+    """Groups failures with the same job, exception class and place in the code."""
 
     def __init__(self, filter: JobFilter, shown: PreviewOf = wire_preview) -> None:
         self._filter, self._shown = filter, shown
@@ -231,7 +231,7 @@ class GroupJudge:
         return Keep()
 
     def rows(self) -> list[Row]:
-        """One row per group, largest first; `message` and `id` are those of its newest failure."""
+        """Return one row per group, largest first. `message` and `id` are those of the newest failure."""
         ordered = sorted(self._groups.items(), key=lambda item: (-item[1].count, item[0]))
         return [
             {
@@ -250,7 +250,7 @@ class GroupJudge:
 
 
 def reading(see: Callable[[Message], object]) -> Judge:
-    """A judge that calls this function with every message, and takes none."""
+    """Return a judge that calls a function with every message and takes none."""
 
     def judge(message: Message) -> SweepDecision:
         see(message)
@@ -260,14 +260,14 @@ def reading(see: Callable[[Message], object]) -> Judge:
 
 
 def stoppable(stop: Callable[[], bool] | None, judge: Judge) -> Judge:
-    """The same judge, but the sweep ends before the first message at which `stop` returns True."""
+    """Return the same judge, but stop the sweep before the first message for which `stop` returns True."""
     if stop is None:
         return judge
     return lambda message: Stop() if stop() else judge(message)
 
 
 def report_taken(taken: Sequence[TakenJob], watching: Watching) -> Progress:
-    """The progress callback of a command, which also reports the jobs that have certainly been taken.
+    """Return a progress callback that also reports the jobs that have certainly been taken.
 
     A job counts as taken once the sweep reports the step after the judge's decision.
     """
@@ -286,7 +286,7 @@ def report_taken(taken: Sequence[TakenJob], watching: Watching) -> Progress:
 
 
 def not_found_error(ids: Sequence[str], text: str = NO_FAILED_JOB) -> NotFound:
-    """The error for ids that weren't found, which replace {} in `text`."""
+    """Return the error for ids that weren't found, which replace {} in `text`."""
     error = NotFound(text.format(some_of(ids)))
     error.jobs = len(ids)
     return error

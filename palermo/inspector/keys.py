@@ -1,4 +1,4 @@
-"""`inspector.keys`: list the keys of unique jobs and of limited jobs, and free keys."""
+"""`inspector.keys`: list the keys of unique and of limited jobs, and free unique keys."""
 
 from collections.abc import Iterable
 from typing import Any, cast
@@ -42,30 +42,30 @@ def _row(key: Key) -> KeyRow:
 
 
 class Keys(Context):
-    """The keys of unique and of limited jobs: list them, and free keys."""
+    """The keys of unique and of limited jobs."""
 
     def page(self, text: str, *, offset: int, limit: int) -> Listing[KeyRow]:
-        """A page of `unique_keys`: only the keys with this text in their name, or in their job's name or id."""
+        """List the keys whose name, job name or job id contains this text."""
         page = self._ask(lambda broker: broker.keys.page(text, offset=offset, limit=limit), again=True)
         return Listing([_row(key) for key in page.keys], page.total)
 
     def find(self, name: str) -> Key | None:
-        """The key with this name; None if it isn't in use."""
+        """Return the key with this name, or None if it isn't in use."""
         return self._ask(lambda broker: broker.keys.find(name), again=True)
 
     def announced(self) -> list[UniqueJob]:
-        """The unique jobs that workers and programs have announced."""
+        """Return the unique jobs that workers and programs have announced."""
         return list(self._ask(lambda broker: broker.keys.announced(), again=True).values())
 
     def limits(self) -> list[LimitRow]:
-        """The keys of jobs with a limit or a rate that run or wait, by name."""
+        """List the limit and rate keys of running and waiting jobs, by name."""
         return [limit_row(info) for info in self._ask(lambda broker: broker.limits(), again=True)]
 
     def free(self, names: str | Iterable[str]) -> list[str]:
-        """Free keys, even if the jobs that hold them run; returns the keys that were in use. Raises NotFound if none
+        """Free keys, even while the jobs that hold them run. Returns those that were in use; raises NotFound if none
         was.
 
-        A job that waits takes its key again when a worker starts it, if the key is free then.
+        When a waiting job starts, it takes its key again if that is free.
         """
         chosen = [names] if isinstance(names, str) else list(names)
         freed = self._ask(lambda broker: broker.keys.free(chosen)) if chosen else []
@@ -75,10 +75,9 @@ class Keys(Context):
         return freed
 
     def orphaned(self) -> list[Row]:
-        """Keys whose jobs no longer exist, for example because another program purged the queue. Takes a second or
-        more.
+        """List keys whose jobs no longer exist, for example because another program purged the queue.
 
-        A row is `key`, `id`, `queue` and `since`.
+        Takes a second or more. A row has `key`, `id`, `queue` and `since`.
         """
         found = self._ask(lambda broker: broker.keys.orphaned(), again=True)
         return [
@@ -92,5 +91,5 @@ class Keys(Context):
         ]
 
     def list(self) -> list[KeyRow]:
-        """All keys in use by unique, throttled and debounced jobs, by name."""
+        """List all keys in use by unique, throttled and debounced jobs, by name."""
         return [_row(key) for key in self._ask(lambda broker: broker.keys.known(), again=True)]

@@ -1,8 +1,8 @@
-"""The current problems of queues, workers and jobs, each with advice.
+"""The current problems of queues, workers and jobs, with advice.
 
-`palermo doctor` and the page Problems agree, because both use `present`. The limits are those of the Prometheus rules
-in docs/guides/monitoring/alerts.yml. A queue whose first job cannot be read is never late. Up to three similar problems
-are reported one by one. Four or more are reported as one, with all names.
+`palermo doctor` and the page Problems show the same problems, because both use `present`. The limits are those of the
+Prometheus rules in docs/guides/monitoring/alerts.yml. A queue is never late if its first job can't be read. Up to three
+similar problems are reported separately, and more as one with all names.
 """
 
 import shlex
@@ -22,41 +22,41 @@ from palermo.core.topology import is_failed
 from palermo.history.statistics import Named
 from palermo.history.worker_lives import WorkerLife
 
-#: Seconds that the first job of a queue may wait.
+#: Maximum seconds that a queue's first job should wait.
 LATE = 900.0
 
-#: Seconds over which the runs of each job are counted; minimum number of runs for a judgement; and maximum share of
-#: them that may fail permanently, and that may be retried.
+#: Seconds over which each job's runs are counted, minimum number of runs to judge, and maximum share of runs that may
+#: fail permanently or be retried.
 COUNTED, FEWEST, FAILING, RETRIED = 600.0, 10, 0.1, 0.5
 
-#: Seconds for which the death of a worker is a problem.
+#: Seconds for which a worker's death counts as a problem.
 DEATHS = 3_600.0
 
-#: Maximum number of problems of one kind that are reported one by one.
+#: Maximum number of similar problems that are reported separately.
 _APART = 3
 
-#: A queue's problem: no worker serves it, its workers take no jobs, its first job waits too long, or it is paused with
-#: jobs.
+#: A problem of a queue: no worker serves it, its workers take no jobs, its first job waits too long, or it is paused
+#: and contains jobs.
 QueueKind = Literal["unserved", "resting", "late", "paused"]
 
-#: A job's problem: too many of its runs fail permanently, or are retried.
+#: A problem of a job: too many of its runs fail permanently or are retried.
 JobKind = Literal["failing", "retried"]
 
-#: The kind of problem, which decides the page that helps.
+#: The kind of problem, which determines the page with help.
 Kind = Literal[QueueKind, JobKind, "trouble", "all paused", "silent", "died"]
 
-#: The order in which partial lists of queues show those with problems.
+#: The order of problems in shortened lists of queues.
 WORST_FIRST: tuple[QueueKind, ...] = ("unserved", "resting", "late", "paused")
 
-#: The problems of queues and jobs, in the order of a report.
+#: The problems of queues and jobs in the order of a report.
 _KINDS: tuple[QueueKind | JobKind, ...] = (*WORST_FIRST, "failing", "retried")
 
-#: The states in which a worker takes no jobs.
+#: The states of workers that take no jobs.
 _RESTING = ("paused", "quiet", "stopping")
 
 
 class Outcomes(NamedTuple):
-    """The outcomes of one job's runs in the last COUNTED seconds."""
+    """The outcomes of a job's runs in the last COUNTED seconds."""
 
     succeeded: int
     failed: int
@@ -64,29 +64,29 @@ class Outcomes(NamedTuple):
 
 
 def outcomes(jobs: Iterable[Named]) -> dict[str, Outcomes]:
-    """The outcomes of each job's runs, from their tallies."""
+    """Return the outcomes of each job's runs from their tallies."""
     kinds = (RecordKind.SUCCEEDED, RecordKind.FAILED, RecordKind.RETRIED)
     return {each.name: Outcomes(*map(each.tally.number, kinds)) for each in jobs if each.name is not None}
 
 
 class PresentProblem(Struct, frozen=True):
-    """A current problem. Its finding names the affected queues or jobs; none if it affects all."""
+    """A current problem. Its finding names the affected queues or jobs, or none if all are affected."""
 
     kind: Kind
     finding: Finding
 
 
 class _Wrong(NamedTuple):
-    """A queue or a job with a problem."""
+    """A queue or job with a problem."""
 
     name: str
-    #: The waiting jobs of a queue, or a job's failed or retried runs.
+    #: Number of a queue's waiting jobs, or of a job's failed or retried runs.
     number: int
-    #: Seconds that the first job of a queue has waited.
+    #: Seconds for which the queue's first job has waited.
     age: float = 0.0
-    #: The workers that serve a queue and take no jobs, each with its state.
+    #: The workers that serve the queue but take no jobs, with their states.
     resting: Sequence[str] = ()
-    #: All runs of a job.
+    #: Number of all runs of the job.
     runs: int = 0
 
 
@@ -100,10 +100,10 @@ def present(
     deaths: Sequence[WorkerLife] = (),
     trouble: Trouble | None = None,
 ) -> list[PresentProblem]:
-    """The problems in the rows of queues and workers.
+    """Return the problems shown by the rows of queues and workers.
 
-    `ages` has the seconds that the first job of a queue has waited, if they are known. `deaths` are those of the last
-    DEATHS seconds. While the broker is in trouble, silent workers and queues without workers aren't reported.
+    `ages` contains the seconds for which queues' first jobs have waited, if known. `deaths` are those of the last
+    DEATHS seconds. If the broker is in trouble, silent workers and unserved queues aren't reported.
     """
     queues, found = list(queues), list[PresentProblem]()
     if trouble is not None:
@@ -141,7 +141,7 @@ def present(
 
 
 def grouped(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, with more than three equal ones about different queues combined into one, in place of the first."""
+    """Combine more than three equal findings about different queues into one, in place of the first."""
     alike: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
         about, _, name = finding.check.partition(" ")
@@ -161,7 +161,7 @@ def grouped(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def resting_queues(queues: Iterable[Row], workers: Iterable[Row]) -> dict[str, list[str]]:
-    """The queues with jobs whose workers all take none, each with these workers and their states."""
+    """Return the queues with jobs whose workers all take none, with these workers and their states."""
     answering = [row for row in workers if row["answers"] and row["queues"]]
     idle = [row for row in answering if row["state"] in _RESTING]
     waiting = [row["name"] for row in queues if row["pending"] and row["workers"]] if idle else []
@@ -178,7 +178,7 @@ def resting_queues(queues: Iterable[Row], workers: Iterable[Row]) -> dict[str, l
 
 
 def workers_text(workers: Sequence[Row]) -> str:
-    """How many workers run, all of which answer, and which of them take no jobs."""
+    """Describe the number of running workers, all of which answer, and which of them take no jobs."""
     if not workers:
         return "none is running"
     idle = [f"{row['id']} is {row['state']}" for row in workers if row["state"] in _RESTING]
@@ -187,9 +187,9 @@ def workers_text(workers: Sequence[Row]) -> str:
 
 
 def queue_problem(row: Row, age: float | None, resting: Container[str], *, all_paused: bool) -> QueueKind | None:
-    """The problem of a queue; None if it has none, or if all queues are paused, which is one problem for all.
+    """Return the problem of a queue, or None. A pause of all queues is reported separately.
 
-    `age` is the seconds that its first job has waited, if known. `resting` has the `resting_queues`.
+    `age` is the seconds for which its first job has waited, if known. `resting` is the result of `resting_queues`.
     """
     if all_paused or not row["pending"] or is_failed(row["name"]):
         return None
@@ -203,9 +203,9 @@ def queue_problem(row: Row, age: float | None, resting: Container[str], *, all_p
 
 
 def mixed(rows: Sequence[Row], order: Callable[[Row], int], *, page: int, most: int) -> list[Row]:
-    """Rows of queues, worst first by `order`, with at most `most` problem queues per page.
+    """Sort rows of queues by `order`, worst first, with at most `most` problem queues per page.
 
-    A page has more only if no other queues with workers are left. Queues that fit on one page keep their order.
+    A page has more only if no healthy queues with workers are left. Queues that fit on one page keep their order.
     """
     if len(rows) <= page:
         return [*rows]
@@ -250,7 +250,7 @@ _ONE: Mapping[QueueKind | JobKind, tuple[str, str]] = {
     "retried": ("{number:,} of {runs} in the last {counted:.0f} minutes failed and will be retried", _RETRIED),
 }
 
-#: The same for more than three queues or jobs.
+#: The report about more than three queues or jobs.
 _MANY: Mapping[QueueKind | JobKind, tuple[str, str]] = {
     "paused": (
         "{jobs} wait in {many:,} paused queues: {names}",
@@ -279,7 +279,7 @@ _MANY: Mapping[QueueKind | JobKind, tuple[str, str]] = {
 
 
 def _finding(kind: QueueKind | JobKind, those: Sequence[_Wrong], *, silent: bool) -> Finding:
-    """The finding about one queue or job, or about many."""
+    """Return the finding about one or more queues or jobs."""
     worst = sorted(those, key=lambda one: (-one.age if kind == "late" else -one.number, one.name))
     first, names = worst[0], tuple(one.name for one in worst)
     number = sum(one.number for one in worst)
@@ -294,7 +294,7 @@ def _finding(kind: QueueKind | JobKind, those: Sequence[_Wrong], *, silent: bool
         "age": duration(first.age),
         "many": len(names),
         "names": some_of(names),
-        # A silent worker may serve it: it isn't always known which queues a worker serves.
+        # A silent worker may serve it, since the queues of such a worker aren't always known.
         "answering": " that answers" if silent else "",
         "late": LATE / 60,
         "counted": COUNTED / 60,

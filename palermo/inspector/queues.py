@@ -1,4 +1,4 @@
-"""The queues: list, pause, purge, delete and migrate them, and whether a worker serves one."""
+"""`inspector.queues`: list, pause, purge, delete and migrate queues, and check whether workers serve them."""
 
 from contextlib import suppress
 
@@ -13,10 +13,10 @@ from palermo.inspector.rates import Snapshot
 
 
 class Queues(Context):
-    """The queues."""
+    """The queues of a broker."""
 
     def size(self, queue: str) -> int:
-        """The number of waiting jobs in a queue. Raises NotFound."""
+        """Return the number of waiting jobs. Raises NotFound."""
         check_queue_name(queue)
         for info in self._ask(lambda broker: broker.queues(), again=True):
             if info.name == queue:
@@ -24,9 +24,10 @@ class Queues(Context):
         return self._browse(queue, limit=1).total
 
     def pause(self, queue: str, *, by: str = "", reason: str = "") -> None:
-        """Stop workers from taking jobs of a queue until `resume`, across restarts. The queue doesn't have to exist.
-        Running jobs continue. `by` is the user and `reason` the reason, for the journal and the pages. Raises
-        QueueNameInvalid for "*"; use `pause_all`.
+        """Stop workers from taking jobs of a queue until `resume`, across restarts.
+
+        The queue doesn't have to exist, and running jobs continue. `by` is the user and `reason` the reason, for the
+        journal and the pages. Raises QueueNameInvalid for "*"; use `pause_all`.
         """
         check_job_queue(queue)
         if queue == "*":
@@ -36,19 +37,19 @@ class Queues(Context):
         self._pause("pause", queue, by=by, reason=reason)
 
     def resume(self, queue: str, *, by: str = "") -> None:
-        """End a pause; does nothing to a queue that is not paused."""
+        """End a pause. Does nothing if the queue isn't paused."""
         self._pause("resume", check_job_queue(queue), by=by)
 
     def pause_all(self, *, by: str = "", reason: str = "") -> None:
         """Stop workers from taking any jobs until `resume_all`, across restarts.
 
-        It also applies to workers and queues that are added later. Running jobs continue, and jobs can be enqueued.
-        `by` and `reason` are those of `pause`.
+        Also applies to workers and queues added later. Running jobs continue, and jobs can be enqueued. `by` and
+        `reason` are as in `pause`.
         """
         self._pause("pause all", EVERY_QUEUE, by=by, reason=reason)
 
     def resume_all(self, *, by: str = "") -> None:
-        """End `pause_all`; a queue that was paused by its name stays paused until `resume`."""
+        """End `pause_all`. Queues that were paused by name stay paused until `resume`."""
         self._pause("resume all", EVERY_QUEUE, by=by)
 
     def _pause(self, action: str, queue: str, *, by: str, reason: str = "") -> None:
@@ -58,18 +59,18 @@ class Queues(Context):
         self._record(action, by=by, queue=None if queue == EVERY_QUEUE else queue, what=reason or None)
 
     def all_paused(self) -> bool:
-        """Whether all queues are paused by `pause_all`."""
+        """Return whether all queues are paused by `pause_all`."""
         return self._ask(lambda broker: broker.all_paused(), again=True)
 
     def purge(self, queue: str) -> int:
-        """Remove all waiting jobs of a queue; returns their number. Raises NotFound."""
+        """Remove all waiting jobs of a queue, and return their number. Raises NotFound."""
         check_queue_name(queue)
         count = none_failed(queue, 0, lambda: self._ask(lambda broker: broker.purge(queue)))
         self._record("purge", queue=queue, count=count)
         return count
 
     def purge_all(self) -> dict[str, int]:
-        """Remove the waiting jobs of all queues except those of failed jobs; returns their number by queue.
+        """Remove the waiting jobs of all queues, and return their number by queue.
 
         Running, scheduled and failed jobs stay.
         """
@@ -80,11 +81,11 @@ class Queues(Context):
         return removed
 
     def migrate(self, queue: str, kind: str, *, progress: Progress | None = None) -> int:
-        """Change a queue's type to "classic", "quorum" or "priority" and keep its jobs; returns the number of moved
+        """Change a queue's type to "classic", "quorum" or "priority", and keep its jobs. Returns the number of moved
         jobs.
 
         Workers and publishers can continue. After an interruption nothing is lost; call it again. Raises NotFound, and
-        BrokerRefused on a broker that has only one type.
+        BrokerRefused on a broker with only one type.
         """
         check_queue_name(queue)
         if kind not in MIGRATABLE:
@@ -94,26 +95,26 @@ class Queues(Context):
         return count
 
     def delete(self, queue: str) -> int:
-        """Delete a queue with its waiting jobs; returns their number. Raises NotFound."""
+        """Delete a queue with its waiting jobs, and return their number. Raises NotFound."""
         check_queue_name(queue, controls=True)
         count = none_failed(queue, 0, lambda: self._ask(lambda broker: broker.delete(queue)))
         self._record("delete queue", queue=queue, count=count)
         return count
 
     def unserved(self, queue: str) -> str:
-        """`unserved_text` for a queue, from a new snapshot."""
+        """Like `unserved_text`, with a new snapshot."""
         return unserved_text(self._snapshot(), queue)
 
     def list(self) -> list[QueueRow]:
-        """All queues by name, including `failed`."""
+        """List all queues by name, including `failed`."""
         return queue_rows(self._ask(lambda broker: broker.queues(), again=True))
 
 
 def unserved_text(found: Snapshot, queue: str) -> str:
-    """A sentence if no worker takes jobs from this queue, with a similar name; "" if a worker does.
+    """Return a sentence if no worker takes jobs from this queue, with a similarly named one; "" if a worker does.
 
-    A worker that doesn't answer doesn't count, unless the broker is in trouble: then the text is "". A pattern such as
-    `*` also serves a queue that does not exist yet.
+    A worker that doesn't answer doesn't count. If the broker is in trouble, the result is "". A pattern such as `*`
+    also serves queues that don't exist yet.
     """
     if found.trouble is not None:
         return ""
@@ -127,5 +128,5 @@ def unserved_text(found: Snapshot, queue: str) -> str:
 def _serves(written: list[str], queue: str) -> bool:
     try:
         return queue in QueueSelection.parse(written).select([queue])
-    except QueueNameInvalid:  # a worker's own report, which may contain anything
+    except QueueNameInvalid:  # from a worker's report, which may contain anything
         return False

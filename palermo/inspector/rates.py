@@ -1,7 +1,7 @@
-"""The throughput of all workers, from the difference between two snapshots.
+"""The throughput of all workers, computed from the difference between snapshots.
 
-A worker counts its processed jobs over all its queues. The rates of one queue come from the journal, where workers
-and clients count by queue: see palermo.history.statistics.Statistics.rates.
+A worker counts its processed jobs over all queues. The rates of single queues come from the journal instead, where
+workers and clients count by queue (palermo.history.statistics.Statistics.rates).
 """
 
 import time
@@ -12,10 +12,10 @@ from msgspec import Struct
 from palermo.contract.row_types import QueueRow, WorkerRow
 from palermo.contract.trouble import Trouble
 
-#: Default period of rates, in seconds.
+#: Default period of rates in seconds.
 RATED = 30.0
 
-#: Minimum period for a rate, in seconds.
+#: Minimum period of a rate in seconds.
 SHORTEST = 0.9
 
 #: Maximum number of kept samples.
@@ -25,16 +25,16 @@ _MOST = 1_200
 class Sample(Struct, frozen=True, kw_only=True):
     """The counts between the previous sample and this one."""
 
-    #: Unix seconds, and the number of seconds it covers.
+    #: Unix seconds, and the number of seconds covered.
     at: float
     span: float
-    #: Jobs that ended, and how many of them failed.
+    #: Number of jobs that ended, and how many of them failed.
     processed: int
     failed: int
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """All queues and workers at one time."""
+    """All queues and workers at one moment."""
 
     #: Unix seconds.
     at: float
@@ -42,14 +42,14 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     workers: list[WorkerRow]
     #: Whether all queues are paused.
     all_paused: bool = False
-    #: Why workers may be unable to answer now, or must not be asked.
+    #: Why workers may be unable to answer, or can't be asked.
     trouble: Trouble | None = None
-    #: A number that stays the same as long as nothing changes.
+    #: A number that changes only if something else has changed.
     version: int = 0
 
 
 class Samples:
-    """The samples of the last minutes."""
+    """The samples of recent minutes."""
 
     def __init__(self, kept: float) -> None:
         """Samples are kept for `kept` seconds."""
@@ -64,7 +64,7 @@ class Samples:
         self.last = fresh
 
     def since(self, at: float) -> list[Sample]:
-        """The kept samples that ended at this time (Unix seconds) or later; oldest first."""
+        """Return the samples that ended at this time (Unix seconds) or later, oldest first."""
         return [sample for sample in self._samples if sample.at >= at]
 
     def recent(self, now: float) -> list[Sample]:
@@ -72,7 +72,7 @@ class Samples:
         return self.since(now - self._kept)
 
     def throughput(self, now: float, over: float = RATED) -> tuple[float | None, float | None]:
-        """Jobs processed and failed per second; None without enough samples."""
+        """Return jobs processed and failed per second, or None for each without enough samples."""
         seen = self.since(now - over)
         span = sum(sample.span for sample in seen)
         if span < SHORTEST:
@@ -81,8 +81,8 @@ class Samples:
 
 
 def difference(before: Snapshot, after: Snapshot) -> Sample:
-    """The sample between two snapshots."""
-    # Values of a worker that does not answer may be old or missing.
+    """Return the sample between two snapshots."""
+    # The values of a worker that doesn't answer may be outdated or missing.
     known = {row["id"]: row for row in before.workers if row.get("answers", True)}
     processed = failed = 0
     for worker in after.workers:
@@ -90,7 +90,7 @@ def difference(before: Snapshot, after: Snapshot) -> Sample:
             continue
         earlier = known.get(worker["id"])
         if earlier is None or earlier["started_at"] != worker["started_at"]:
-            # Counts from before a worker was first seen don't belong to this period, unless the worker is that young.
+            # A worker's counts from before it was first seen belong to an earlier period, unless it has just started.
             earlier = None if _is_young(worker, before) else worker
         known_processed, known_failed = (0, 0) if earlier is None else _counts(earlier)
         now_processed, now_failed = _counts(worker)

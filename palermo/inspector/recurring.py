@@ -15,7 +15,9 @@ from palermo.jobs import registry
 
 
 def _difference(before: RecurringEntry | None, after: RecurringEntry) -> str:
-    """The values of a new entry, or the old and new values that differ; for arguments, only that they differ."""
+    """Return the values of a new entry, or the old and new values that differ. Arguments are only reported as
+    different.
+    """
     new = _values(after)
     if before is None:
         return ", ".join(f"{name} {value}" for name, value in new.items())
@@ -52,15 +54,15 @@ def _row(found: RecurringEntry, serializers: Serializers, max_bytes: int) -> Rec
 
 
 class RecurringJobs(Context):
-    """The recurring jobs: list, add, remove, enable, disable and run them."""
+    """The recurring jobs."""
 
     def put(self, name: str, job: Any, **times: Unpack[Schedule]) -> None:
-        """Run a job repeatedly: at the times of a cron expression, or at the interval `every`, seconds or a timedelta.
+        """Run a job repeatedly, by a cron expression or at the interval `every` (seconds or a timedelta).
 
         `job` is a decorated class or function, or a name. A recurring job with the same `name` is replaced, and stays
         disabled if it was. If the job's code is imported here, its options apply and its arguments are checked. A
-        worker whose code declares the same name replaces this one when it starts. Raises OptionInvalid,
-        ArgumentsInvalid, SerializationError, QueueNameInvalid.
+        worker whose code declares this name replaces the entry when it starts. Raises OptionInvalid, ArgumentsInvalid,
+        SerializationError, QueueNameInvalid.
         """
         check_options(times, Schedule)
         definition = getattr(job, "definition", None)
@@ -73,7 +75,7 @@ class RecurringJobs(Context):
         self._record("put recurring", what=f"{name}: {_difference(before, made)}")
 
     def remove(self, name: str) -> None:
-        """Remove a recurring job; a worker whose code or configuration declares it adds it again.
+        """Remove a recurring job. A worker whose code or configuration declares it will add it again.
 
         Raises NotFound.
         """
@@ -81,7 +83,7 @@ class RecurringJobs(Context):
         self._record("remove recurring", what=name)
 
     def switch(self, name: str, on: bool = True) -> None:
-        """Enable or disable a recurring job; workers that declare it don't change that. Raises NotFound.
+        """Enable or disable a recurring job, independently of workers that declare it. Raises NotFound.
 
         Runs missed while it is disabled are skipped.
         """
@@ -89,7 +91,7 @@ class RecurringJobs(Context):
         self._record("enable recurring" if on else "disable recurring", what=name)
 
     def run(self, name: str) -> str:
-        """Enqueue a recurring job now, enabled or not; returns the job's id.
+        """Enqueue a recurring job now, even if it is disabled, and return the job's id.
 
         Its schedule doesn't change. Raises NotFound.
         """
@@ -99,6 +101,6 @@ class RecurringJobs(Context):
         return change.id
 
     def list(self) -> list[RecurringRow]:
-        """All recurring jobs, by name. Arguments that cannot be decoded without running foreign code are None."""
+        """List all recurring jobs, by name. Arguments are None if decoding them would run foreign code."""
         found = self._ask(lambda broker: broker.recurring(), again=True)
         return [_row(one, self._client.serializers, self._max_shown_bytes) for one in found]

@@ -1,8 +1,7 @@
 """`inspector.scheduled`: list, cancel, run and reschedule scheduled jobs, and give up retries.
 
-A failed job that waits for its retry is a scheduled job with an error, in the state "retrying". A broker itself
-evaluates the queue, the job, these two states and the instant of a filter; all other conditions are evaluated here,
-on the remaining jobs.
+A failed job that waits for a retry is a scheduled job with an error, in the state "retrying". Brokers evaluate a
+filter's queue, job, time, and these two states; other conditions are evaluated here on the remaining jobs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,25 +24,25 @@ from palermo.inspector.context import SEARCHED, Context
 from palermo.jobs import registry
 from palermo.views.filter import EVERYTHING, JobFilter
 
-#: The chosen scheduled jobs: one id, several, or those that a filter matches.
+#: A selection of scheduled jobs: one id, several ids, or a filter.
 Which = str | Iterable[str] | JobFilter
 
-#: The limit of a page with all scheduled jobs.
+#: The limit for a page with all scheduled jobs.
 ALL = 2**31
 
-#: Maximum number of different due times, to the second, of jobs that one call postpones.
+#: Maximum number of different due times, in seconds, of the jobs that one call postpones.
 MAX_TIMES = 1_000
 
-#: The state of an id that isn't scheduled: its job has become due, or never existed.
+#: The state of an id that isn't scheduled, because its job has become due or never existed.
 GONE: Altered = "not_found"
 
-#: By action: its name in the journal, and the state in a job's row.
+#: Each action's name in the journal, and the resulting state.
 _CALLED = {CANCEL: "cancel scheduled", RUN: "run now", MOVE: "reschedule", GIVE_UP: "give up"}
 DONE: dict[str, Altered] = {CANCEL: "cancelled", RUN: "enqueued", MOVE: "moved", GIVE_UP: "failed"}
 
 
 def counted(number: int, retries: int) -> str:
-    """A number of scheduled jobs, for a question: `12 scheduled jobs (2 of them retries of failed jobs)`."""
+    """Describe a number of jobs for a question: `12 scheduled jobs (2 of them retries of failed jobs)`."""
     if not retries:
         return count(number, "scheduled job")
     of_failed = "a retry of a failed job" if retries == 1 else "retries of failed jobs"
@@ -52,16 +51,16 @@ def counted(number: int, retries: int) -> str:
 
 
 def _missing(ids: Iterable[str]) -> list[AlteredRow]:
-    """The rows of ids that aren't scheduled."""
+    """Return the rows of ids that aren't scheduled."""
     return [{"id": id, "state": GONE, "job": None, "queue": None, "run_at": None} for id in ids]
 
 
-#: The filter states that a broker distinguishes: whether a job waits for a retry.
+#: The states that a broker distinguishes: whether the job waits for a retry.
 _RETRIES = {None: None, "retrying": True, "scheduled": False}
 
 
 def _divided(filter: JobFilter, ids: frozenset[str] | None) -> tuple[ScheduledFilter, JobFilter]:
-    """The conditions that a broker evaluates, and the others."""
+    """Divide a filter into the conditions that a broker evaluates and the others."""
     due = None
     if filter.due_from is not None or filter.due_until is not None:
         due = filter.due_from or 0.0, MAX_SECONDS if filter.due_until is None else filter.due_until
@@ -81,20 +80,19 @@ def _row(altered: AlteredJob, action: str, at: float | None) -> AlteredRow:
 
 
 class ScheduledJobs(Context):
-    """The scheduled jobs: list, cancel, run and reschedule them, and give up retries."""
+    """The scheduled jobs."""
 
     def progress(self) -> tuple[int, int] | None:
-        """The number of scheduled jobs read so far by a listing, and their total; None if unknown."""
+        """Return how many scheduled jobs a running listing has read, and the total; None if unknown."""
         return self._ask(lambda broker: broker.scheduled_progress(), again=True)
 
     def cancel(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[AlteredRow]:
-        """Cancel scheduled jobs: these ids, or all that a filter matches.
+        """Cancel scheduled jobs, by ids or a filter. With `within`, only those of the ids that match this filter.
 
-        With `within` only those of the ids that this filter matches; on RabbitMQ its instants limit what is read.
-
-        A row has `id`, `state`, `job`, `queue` and `run_at`. The state is "cancelled", or "not_found" if no such job is
-        scheduled. A job that has just become due is "not_found" too; `inspector.jobs.cancel` may still stop it. A job
-        either becomes due or is cancelled, never both.
+        On RabbitMQ, the times in `within` limit the amount of data read. A row has `id`, `state`, `job`, `queue` and
+        `run_at`. The state is "cancelled", or "not_found" if no such job is scheduled. A job that has just become due
+        is "not_found" too, but `inspector.jobs.cancel` may still stop it. A job either becomes due or is cancelled,
+        never both.
         """
         return self._alter(which, within, CANCEL)
 
@@ -104,10 +102,10 @@ class ScheduledJobs(Context):
         args: Sequence[object] | None = None,
         kwargs: Mapping[str, object] | None = None,
     ) -> list[str]:
-        """The ids of the scheduled jobs that a filter matches and that have exactly these arguments.
+        """Return the ids of the scheduled jobs that match a filter and have exactly these arguments.
 
-        To cancel them, pass the ids to `cancel`; a job that becomes due in between isn't cancelled. Without `args` and
-        `kwargs`, all jobs that the filter matches. Raises EncodeError for arguments that cannot be serialized.
+        Pass the ids to `cancel`; a job that becomes due in between isn't cancelled. Without `args` and `kwargs`, all
+        jobs that match the filter are returned. Raises EncodeError for arguments that can't be serialized.
         """
         same = SameArguments(filter.job or "", args, kwargs, serializers=self._client.serializers)
         every = args is None and kwargs is None
@@ -120,7 +118,7 @@ class ScheduledJobs(Context):
         return [message.id for message, row in found if row["state"] != CANCELLED and fits(message)]
 
     def run_now(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[AlteredRow]:
-        """Enqueue scheduled jobs now; rows are those of `cancel`, with the state "enqueued"."""
+        """Enqueue scheduled jobs now. Rows are as in `cancel`, with the state "enqueued"."""
         return self._alter(which, within, RUN)
 
     def reschedule(
@@ -131,11 +129,11 @@ class ScheduledJobs(Context):
         later: Duration | None = None,
         within: JobFilter = EVERYTHING,
     ) -> list[AlteredRow]:
-        """Reschedule jobs to another time; rows are those of `cancel`, with the state "moved".
+        """Reschedule jobs. Rows are as in `cancel`, with the state "moved".
 
-        `at` is a datetime with a time zone, or Unix seconds; a time in the past means now. `later`, seconds or a
-        timedelta, postpones each job by that time, to the second. Raises OptionInvalid, also if `later` applies to jobs
-        due at more than 1,000 different seconds.
+        `at` is a datetime with a time zone, or Unix seconds; a past time means now. `later`, in seconds or a timedelta,
+        postpones each job, with a precision of a second. Raises OptionInvalid, also if `later` is used for jobs with
+        more than 1,000 different due times.
         """
         if (at is None) == (later is None):
             raise OptionInvalid("give the new time as either at or later.")
@@ -146,13 +144,13 @@ class ScheduledJobs(Context):
     def _move_later(self, which: Which, within: JobFilter, seconds: float) -> list[AlteredRow]:
         """Postpone each of the chosen jobs.
 
-        The jobs are listed first, and each is moved only from the listed time, so a command that is repeated after a
-        lost answer moves none twice.
+        The jobs are listed first, and each is moved only from the listed time. If the command is repeated after a lost
+        answer, no job is postponed twice.
         """
         due: dict[int, list[str]] = {}
         filter, named = _chosen(which, within)
         for message, row in self._found(filter, named)[0]:
-            if row["run_at"] is not None:  # an instant outside all calendars
+            if row["run_at"] is not None:  # outside of the calendar
                 due.setdefault(int(message.run_at or 0.0), []).append(message.id)
         if len(due) > MAX_TIMES:
             raise OptionInvalid(
@@ -166,14 +164,14 @@ class ScheduledJobs(Context):
         return rows + _missing(sorted((named or frozenset()) - {row["id"] for row in rows}))
 
     def retry_now(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[AlteredRow]:
-        """`run_now` for retries only."""
+        """Like `run_now`, for retries only."""
         return self._alter(which, within, RUN, retries=True)
 
     def give_up(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[AlteredRow]:
-        """Turn retries into failed jobs with all their attempts, as if no retry were left.
+        """Move retries to the failed jobs with all their attempts, as if no retry were left.
 
-        Rows are those of `cancel`, with the state "failed". Hooks and failure backends aren't called, because no worker
-        is involved.
+        Rows are as in `cancel`, with the state "failed". Hooks and failure backends aren't called, because no worker is
+        involved.
         """
         return self._alter(which, within, GIVE_UP, retries=True)
 
@@ -183,7 +181,7 @@ class ScheduledJobs(Context):
         filter, named = _chosen(which, within)
         chosen, others = _divided(filter, named)
         if not others.everything:
-            # They may become due from now on, and are then not changed.
+            # They may become due from now on, and aren't changed then.
             chosen = ScheduledFilter(ids=frozenset(message.id for message, _ in self._found(filter, named)[0]))
         if chosen.ids == frozenset() or (retries and chosen.retries is False):
             return _missing(sorted(named or ()))
@@ -203,9 +201,9 @@ class ScheduledJobs(Context):
     def _found(
         self, filter: JobFilter, ids: frozenset[str] | None = None, *, depth: int = ALL
     ) -> tuple[list[tuple[Message, JobRow]], int]:
-        """The matching jobs, and how many jobs beyond the first `depth` were not compared."""
+        """Return the matching jobs, and the number of jobs beyond the first `depth`, which weren't compared."""
         chosen, others = _divided(filter, ids)
-        # One page: between two pages jobs become due, and the next page would skip as many.
+        # In a single page, because jobs that become due between pages would shift the next one.
         page = self._page(chosen, offset=0, limit=depth)
         found = list(zip(page.messages, self._listed(page), strict=True))
         if not others.everything:
@@ -231,15 +229,15 @@ class ScheduledJobs(Context):
         limit: int = 100,
         depth: int = SEARCHED,
     ) -> Listing[JobRow]:
-        """Scheduled jobs, soonest first; with `ids` only these.
+        """List scheduled jobs, soonest first; with `ids` only these.
 
-        A row is a job's row with `run_at`. Its state is "scheduled"; "retrying" for a retry; "cancelled" for a job
-        that will not run. A retry has its last `error`, and all errors in `attempts`. A job that is due is in its
-        queue instead.
+        A row is a job's row with `run_at`. The state is "scheduled"; "retrying" for a retry; or "cancelled" for a job
+        that will not run. A retry has its last `error`, and all errors in `attempts`. Due jobs aren't listed, because
+        they are in their queue.
 
-        A filter by the queue, the job, the state "scheduled" or "retrying", or the due time is compared with all
-        jobs. Other conditions are compared with the soonest `depth` of the remaining jobs; `total` is then the
-        number of matches, and `unseen` the number of jobs that were not compared.
+        Conditions on the queue, the job, the due time, and the states "scheduled" and "retrying" are compared with all
+        jobs. Others are compared with the soonest `depth` of the remaining jobs: `total` is then the number of matches,
+        and `unseen` the number of jobs that weren't compared.
         """
         named = None if ids is None else frozenset(ids)
         chosen, others = _divided(filter, named)
@@ -251,7 +249,7 @@ class ScheduledJobs(Context):
 
 
 def _chosen(which: Which, within: JobFilter) -> tuple[JobFilter, frozenset[str] | None]:
-    """The filter for the chosen jobs, and their ids if given."""
+    """Return a filter for the chosen jobs, and their ids if given."""
     if isinstance(which, JobFilter):
         return which, None
     return within, frozenset(check_id(id) for id in ([which] if isinstance(which, str) else which))

@@ -1,4 +1,4 @@
-"""The workers: list them, measure them, send them commands, start and stop them."""
+"""`inspector.workers`: list, measure, control, start and stop workers."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,25 +16,25 @@ from palermo.inspector.context import PROMPT, Context
 if TYPE_CHECKING:
     from palermo.worker.handle import WorkerHandle
 
-#: The actions of inspector.workers.control. The table in palermo/worker/parent/orders.py has these, and the orders that
+#: The actions of inspector.workers.control. The table in palermo/worker/parent/orders.py also contains orders that only
 #: Palermo itself sends.
 ACTIONS = ("quiet", "resume", "stop", "kill", "stack")
 
-#: Seconds that workers have for an answer.
+#: Seconds for workers to answer.
 PATIENCE = 5.0
 
-#: Maximum number of ids about which all workers are asked. With more ids, a worker is asked only about the jobs that it
-#: reports as running, and its report may be a moment old.
+#: Maximum number of ids about which all workers are asked. With more, a worker is asked only about the jobs that it
+#: last reported as running.
 _FEW = 100
 
-#: Maximum number of unanswered orders.
+#: Maximum number of orders waiting for an answer.
 _AT_ONCE = 25
 
 
 def choose(pids: Mapping[str, int], named: Sequence[str]) -> list[str]:
-    """The ids of the running workers with these names: an id, a pid, or the beginning of an id.
+    """Return the ids of the running workers with these names: an id, its beginning, or a pid.
 
-    `pids` has the pids of all running workers, by id. Raises NotFound.
+    `pids` contains the pids of all running workers, by id. Raises NotFound.
     """
     chosen: dict[str, None] = {}
     for name in named:
@@ -51,8 +51,8 @@ def choose(pids: Mapping[str, int], named: Sequence[str]) -> list[str]:
 async def control(broker: Broker, action: str, named: Sequence[str] | None, *, by: str) -> list[Row]:
     """Send workers a command, for inspector.workers.control.
 
-    A row has `worker`; `answered`, which is False for a worker that didn't answer in time but may still obey; and the
-    values of the answer (palermo/worker/parent/orders.py).
+    A row has `worker`; `answered`, which is False if the worker didn't answer in time but may still execute the
+    command; and the values of the answer (palermo/worker/parent/orders.py).
     """
     pids = {info.id: info.pid for info in await broker.workers()}
     meant = list(pids) if named is None else choose(pids, named)
@@ -71,13 +71,11 @@ async def control(broker: Broker, action: str, named: Sequence[str] | None, *, b
 
 
 async def cancel(broker: Broker, ids: Sequence[str], *, by: str) -> list[Row]:
-    """Cancel jobs, for inspector.jobs.cancel: mark them, then stop those that run.
+    """Cancel jobs, for inspector.jobs.cancel: mark them, then stop those that are running.
 
-    A job that was enqueued by a clock that is ahead gets a second mark.
-
-    A row is `id`, `state`, `worker`, `job` and `queue`. The state is "marked" (the job won't run if it is waiting,
-    which is unknown), "cancelled" (it was running, and was stopped), "cancelling" (it is running, and will be killed if
-    it doesn't end), or "done" or "failed" (it ended first).
+    A row has `id`, `state`, `worker`, `job` and `queue`. The states are "marked" (it won't run if it is waiting, which
+    is unknown), "cancelled" (it was running and has been stopped), "cancelling" (it is running, and will be killed
+    unless it ends) and "done" or "failed" (it ended before).
     """
     everyone = len(ids) <= _FEW
     running = {} if everyone else _running(await broker.workers(), set(ids))
@@ -102,7 +100,7 @@ async def cancel(broker: Broker, ids: Sequence[str], *, by: str) -> list[Row]:
                 rows[order.id] = {**rows[order.id], "worker": answer.worker, **told}
     waiting = [id for id, row in rows.items() if row["state"] == "marked"]
     if everyone and waiting:
-        # They were enqueued by a clock that is ahead of this one: a mark of this second does not apply to them.
+        # A mark doesn't apply to jobs enqueued after it, so jobs from a clock that is ahead need another one.
         for place in (await broker.find(waiting, failed=False)).jobs:
             if place.message is not None and place.state != CANCELLED:
                 await broker.cancel([place.id], by=by, created_at=place.message.created_at)
@@ -110,15 +108,15 @@ async def cancel(broker: Broker, ids: Sequence[str], *, by: str) -> list[Row]:
 
 
 def _running(workers: Sequence[WorkerInfo], ids: set[str]) -> dict[str, str]:
-    """The worker that runs each job."""
+    """Return the worker of each running job."""
     return {job.id: info.id for info in workers for job in info.jobs if job.id in ids}
 
 
 class Workers(Context):
-    """The workers that are alive."""
+    """The running workers."""
 
     def show(self, id: str) -> WorkerUsageRow:
-        """The row of one worker, with `memory` and `cpu` as in `usage`; None if they are unknown. Raises NotFound."""
+        """Return the row of a worker, with `memory` and `cpu` as in `usage` or None. Raises NotFound."""
         row = next((row for row in self.list() if row["id"] == id), None)
         if row is None:
             raise NotFound(f"no worker {id!r} is running; `palermo workers` lists the workers.")
@@ -126,10 +124,11 @@ class Workers(Context):
         return {**row, "memory": used["memory"], "cpu": used["cpu"]}
 
     def usage(self, workers: Iterable[str] | None = None) -> list[Row]:
-        """The memory and CPU of all workers, or of the workers with these ids: a row for each that answers in a second.
+        """Return the memory and CPU usage of all workers, or of these ids, in a row for each that answers within a
+        second.
 
-        A row has `worker`; `memory`, the bytes of RAM of its processes, with shared memory counted for each; and `cpu`,
-        the seconds of processor time they have used. An unknown value is None.
+        A row has `worker`; `memory`, the resident bytes of its processes, with shared memory counted for each; and
+        `cpu`, the processor time used in seconds. Unknown values are None.
         """
         named = None if workers is None else tuple(workers)
         if named == ():
@@ -142,10 +141,11 @@ class Workers(Context):
         ]
 
     def control(self, action: str, workers: str | Iterable[str] | None, *, by: str = "") -> list[Row]:
-        """Order workers to `quiet`, `resume`, `stop`, `kill` or `stack`; a row for each: see palermo.inspector.workers.
+        """Order workers to `quiet`, `resume`, `stop`, `kill` or `stack`. Returns a row for each: see
+        palermo.inspector.workers.
 
-        A worker is named by its id, its pid or an unambiguous beginning of its id; None means all. Raises NotFound,
-        before anything is done, if a worker doesn't exist.
+        `workers` contains ids, pids or unambiguous beginnings of ids; None means all. If one doesn't exist, NotFound is
+        raised before any order is sent.
         """
         if action not in ACTIONS:
             raise OptionInvalid(f"there is no command {action!r} for workers. The commands are {', '.join(ACTIONS)}.")
@@ -158,15 +158,15 @@ class Workers(Context):
         return rows
 
     def start(self, modules: Sequence[str], **options: Any) -> "WorkerHandle":
-        """Start a worker on this broker in its own process; options as for `palermo.start_worker`."""
+        """Start a worker on this broker in its own process. Options are as in `palermo.start_worker`."""
         from palermo.worker.handle import start_worker
 
         return start_worker(modules, settings=self._client.settings, **options)
 
     def stop(self, worker: "WorkerHandle | str", timeout: Duration | None = None) -> int | None:
-        """Stop a worker that start_worker started, once its running jobs have ended; returns its exit code.
+        """Stop a worker started by `start` once its running jobs have ended, and return its exit code.
 
-        Any other worker, named by its id, is stopped as by `control`, and None is returned immediately. Raises NotFound
+        Any other worker, given by its id, is stopped as by `control`, and None is returned immediately. Raises NotFound
         if it doesn't exist.
         """
         if isinstance(worker, str):
@@ -175,9 +175,9 @@ class Workers(Context):
         return worker.stop(timeout)
 
     def list(self) -> list[WorkerRow]:
-        """All running workers, by id, with their jobs.
+        """List all running workers by id, with their jobs.
 
-        A worker that doesn't answer has `answers` False, the state "silent" and its last known values. A worker that
-        this user may not ask has the state "unasked" instead.
+        A worker that doesn't answer has `answers` False, the state "silent" and its last known values. The state is
+        "unasked" instead if this user lacks permission to ask.
         """
         return self._worker_rows(self._ask(lambda broker: broker.workers(), again=True))

@@ -1,6 +1,6 @@
-"""The rows of workflows and of their steps, shared by commands, the API and the pages.
+"""The rows of workflows and steps, shared by commands, the API and the pages.
 
-A row says why a step has not ended: the steps before it, its signal, its queue, or the worker that runs it.
+A row explains why a step hasn't ended: steps before it, its signal, its queue, or the worker that runs it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,12 +20,12 @@ from palermo.core.workflow import step_id
 from palermo.core.workflow_rules import Condition, When
 from palermo.errors import ResultRefused, SerializationError
 
-#: The states of ended workflows, by the kinds of their records.
+#: The states of ended workflows, by kind of record.
 _STATES = {"succeeded": "done", "failed": "failed", "cancelled": "cancelled"}
 
 
 def workflow_row(info: WorkflowInfo) -> Row:
-    """The row of a workflow in a list."""
+    """Return a workflow's row in a list."""
     return {
         "id": printable(info.id),
         "job": printable(info.job),
@@ -43,7 +43,7 @@ def workflow_row(info: WorkflowInfo) -> Row:
 
 
 def info_of_record(record: Mapping[str, Any]) -> WorkflowInfo | None:
-    """The workflow whose end the journal recorded; None if the record has none."""
+    """Return the workflow whose end is in a journal record, or None."""
     states, told = record.get("steps"), record.get("workflow")
     state = _STATES.get(record["kind"])
     if not isinstance(states, dict) or not isinstance(told, dict) or state is None:
@@ -84,9 +84,9 @@ def step_rows(
     *,
     only: Iterable[str] | None = None,
 ) -> list[Row]:
-    """The rows of a workflow's steps, in the order in which they were added; only the paths in `only`, if given.
+    """Return the rows of a workflow's steps, in the order in which they were added. `only` limits the paths.
 
-    `queues` and `workers` are rows from which a row takes where a job waits or runs.
+    `queues` and `workers` are rows that show where jobs wait or run.
     """
     own = step_id(info.id, "")
     known = {row["name"]: row for row in queues}
@@ -137,7 +137,7 @@ def _why(
     worker: str | None,
     inside: Sequence[str],
 ) -> str:
-    """Why a step has not ended, or has not run; "" if there is no reason to show."""
+    """Why a step has not ended or not run, or ""."""
     match step.state:
         case "waiting":
             return f"comes after {some_of(list(_missing(info, path, step)))}"
@@ -156,7 +156,7 @@ def _why(
 
 
 def _missing(info: WorkflowInfo, path: str, step: StepInfo) -> Iterable[str]:
-    """The steps before this one that have not ended."""
+    """Yield the preceding steps that have not ended."""
     prefix = path.rpartition("/")[0]
     for name in dict.fromkeys(name for condition in step.after for name in condition.steps):
         before = info.steps.get(f"{prefix}/{name}" if prefix else name)
@@ -175,7 +175,7 @@ def _in_queue(step: StepInfo, queues: Mapping[str, Row]) -> str:
 
 
 def _shown(output: StoredResult, serializers: Serializers) -> Any:
-    """An output as JSON; None if reading it would run foreign code."""
+    """Return an output as JSON, or None if reading it would run foreign code."""
     try:
         return as_json(serializers.load(Value.of(output), FOR_DISPLAY, accept=Accept.default()))
     except (SerializationError, ResultRefused):

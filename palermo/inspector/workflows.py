@@ -1,4 +1,4 @@
-"""`inspector.workflows`: list and show workflows, run their failed steps again, send signals."""
+"""`inspector.workflows`: list and show workflows, retry failed steps, send signals."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,15 +19,15 @@ _NO_JOB = "it was discarded or cancelled, ran out of time, or got no signal in t
 
 
 class Workflows(Context):
-    """The running and failed workflows, and ended ones by id."""
+    """Running and failed workflows, and ended ones by id."""
 
     def show(self, id: str) -> Row:
-        """One workflow: a row of `list` with `steps`.
+        """Return one workflow: a row of `list` with `steps`.
 
-        A step is a row with `name`, `state`, `kind` (job, map, signal or workflow), `id`, `job` and `queue` of its job,
-        `after`, `output`, and `why` it has not ended; of a map also `over`, `failed`, `out`, `running` and `total`. A
-        workflow that has ended is read from the journal, without the jobs and outputs of its steps, and without the
-        last ones of a large workflow: `left_out` says how many. Raises NotFound.
+        A step's row has `name`, `state`, `kind` (job, map, signal or workflow), its job's `id`, `job` and `queue`, the
+        steps `after` which it runs, its `output`, and `why` it hasn't ended. A map's row also has `over`, `failed`,
+        `out`, `running` and `total`. An ended workflow is read from the journal, without the jobs and outputs of its
+        steps. If it is large, the last `left_out` steps are missing. Raises NotFound.
         """
         info = self._find(id)
         if info is None:
@@ -41,15 +41,17 @@ class Workflows(Context):
         return {**workflow_row(info), "steps": step_rows(info, self._client.serializers, queues, workers)}
 
     def cleaned_up(self, id: str) -> Sequence[str]:
-        """The steps for `when="failed"` that have run: a retry runs what they undid, and may run them again."""
+        """Return the steps with `when="failed"` that have run. A retry repeats the steps that they may have undone, and
+        may run them again.
+        """
         info = self._find(id)
         return () if info is None else info.cleaned_up
 
     def retry(self, id: str) -> list[TakenJob]:
-        """Requeue the failed jobs of a workflow, so that it continues; the steps after them run again.
+        """Requeue the failed jobs of a workflow, so that it continues. The steps after them run again.
 
-        The step of a failed job that was discarded stays failed. Raises NotFound, and UsageError for a workflow without
-        a failed job.
+        If a step's failed job was discarded, the step stays failed. Raises NotFound, and UsageError for a workflow
+        without a failed job.
         """
         ids = self._ask(lambda broker: broker.workflows.failed_jobs(check_id(id)), again=True)
         errors: list[PalermoError] = []
@@ -70,11 +72,11 @@ class Workflows(Context):
         self._record("signal", ids=[id], what=name)
 
     def list(self) -> list[Row]:
-        """The running and failed workflows, oldest first.
+        """List the running and failed workflows, oldest first.
 
-        A row is `id`, `job`, `queue`, `state` (running or failed), `since`, `ended_at`, the number of steps as
-        `done`, `failed` and `total`, the number of `jobs` that wait in queues or run, and in `waits_for` the signals
-        that it waits for.
+        A row has `id`, `job`, `queue`, `state` (running or failed), `since`, `ended_at`, the numbers of steps `done`,
+        `failed` and `total`, the number of `jobs` that are queued or running, and `waits_for`, the signals that it is
+        waiting for.
         """
         return [workflow_row(info) for info in self._all()]
 

@@ -1,8 +1,8 @@
-"""Every metric: its name, kind, labels and meaning. The tables of docs/guides/monitoring.md are generated from it.
+"""The name, kind, labels and meaning of every metric. The tables in docs/guides/monitoring.md are generated from it.
 
-The web process reports on the whole system, a worker on itself. They share no name, so that no sum counts anything
-twice. The label for a job's name is `job_name`, because Prometheus uses `job` for a group of targets and would rename
-Palermo's label to exported_job.
+The web process reports on the whole system, and a worker on itself. Their names differ, so that no sum counts anything
+twice. A job's name is in the label `job_name`, because Prometheus uses `job` for a group of targets and would rename
+our label to exported_job.
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ GAUGE, COUNTER, HISTOGRAM, INFO = "gauge", "counter", "histogram", "info"
 
 
 class Metric(Struct, frozen=True):
-    """One row of the catalogue."""
+    """A row of the catalogue."""
 
-    #: The name in PromQL; for a histogram, without _bucket, _sum and _count.
+    #: The name in PromQL, without the _bucket, _sum and _count of a histogram.
     name: str
     kind: str
     help: str
@@ -62,7 +62,7 @@ WEB: tuple[Metric, ...] = (
     Metric("palermo_journal_lost_records_total", COUNTER, "Records dropped while the journal could not be written."),
 )
 
-#: The metrics of a worker about itself.
+#: The metrics of a worker.
 WORKER: tuple[Metric, ...] = (
     Metric("palermo_worker_info", INFO, "Id of this worker.", ("worker", "version", "release", "pool")),
     Metric("palermo_worker_start_time_seconds", GAUGE, "Unix time of its start."),

@@ -1,7 +1,7 @@
-"""A small HTTP server for `/metrics`, by prometheus_client and wsgiref.
+"""A small HTTP server for `/metrics`, based on prometheus_client and wsgiref.
 
-Each request has a thread of its own, because the event loop of the process has more important work: it only accepts
-connections. Their number is bounded, and so are the bytes of a request and the seconds between two parts of one.
+The process's event loop only accepts connections; each request is handled in a thread of its own. The number of
+connections, the size of a request and the seconds between its parts are limited.
 """
 
 import logging
@@ -19,7 +19,7 @@ from palermo.metrics import is_bearer
 
 log = logging.getLogger("palermo.metrics")
 
-#: Maximum number of connections at a time, and of seconds to wait for a client.
+#: Maximum number of simultaneous connections, and maximum seconds to wait for a client.
 _MOST, _PATIENCE = 20, 10.0
 
 
@@ -31,13 +31,13 @@ class _Handler(WSGIRequestHandler):
 
 
 class Endpoint(ThreadingWSGIServer):
-    """Answers scrapers on an open socket, while `serve` has an event loop accept their connections."""
+    """Answers scrapers on a listening socket. The event loop passed to `serve` accepts the connections."""
 
-    #: Never wait for a connection: the event loop calls when there is one.
+    #: Don't wait for a connection: the event loop calls when there is one.
     timeout = 0
 
     def __init__(self, at: socket.socket, registry: CollectorRegistry, *, token: str = "") -> None:
-        """A request needs this token, unless it is ""."""
+        """`token` is required from clients, unless it is ""."""
         super().__init__(at.getsockname()[:2], _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = at
@@ -47,13 +47,13 @@ class Endpoint(ThreadingWSGIServer):
         self._free = threading.BoundedSemaphore(_MOST)
 
     def serve(self, loop: AbstractEventLoop) -> None:
-        """Begin to answer."""
+        """Start answering."""
         loop.add_reader(self.socket, self.handle_request)
         host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
         log.info("metrics served url=http://%s:%d/metrics", host, self.server_port)
 
     def close(self, loop: AbstractEventLoop) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         loop.remove_reader(self.socket)
         self.server_close()
 

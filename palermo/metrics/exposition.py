@@ -1,4 +1,4 @@
-"""Metrics as a scraper reads them: built by name from the catalogue, written by prometheus_client."""
+"""Renders metrics for scrapers, based on the catalogue and prometheus_client."""
 
 import gzip
 import math
@@ -17,11 +17,11 @@ from palermo.core.journal_records import RUN_ENDS, RecordKind
 from palermo.history.series import Tally
 from palermo.metrics.catalogue import COUNTER, GAUGE, HISTOGRAM, INFO, METRICS, Metric
 
-#: The buckets of the journal's histograms at which those for Prometheus end, exactly: each twice as long as the one
-#: before.
+#: The buckets of the journal's histograms whose ends are the bounds of Prometheus's buckets. Each bound is twice the
+#: previous one.
 _BUCKETS = tuple(range(20, 104, 4))
 
-#: Their ends in seconds, 3.2 ms to 56 minutes, as labels.
+#: Their upper bounds in seconds as labels, from 3.2 ms to 56 minutes.
 BOUNDS = tuple(f"{upper(number):.10g}" for number in _BUCKETS)
 
 _KINDS: Mapping[str, Callable[..., Family]] = {
@@ -30,12 +30,12 @@ _KINDS: Mapping[str, Callable[..., Family]] = {
     HISTOGRAM: HistogramMetricFamily,
 }
 
-#: Bytes; smaller answers are not worth compressing.
+#: Minimum size in bytes of an answer that is compressed.
 _WORTH_GZIP = 1_400
 
 
 class Families(Collector):
-    """The metrics of one moment. A name that is not in the catalogue raises KeyError."""
+    """The metrics at one moment. Setting a name that isn't in the catalogue raises KeyError."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._families: dict[str, Any] = {metric.name: _family(metric) for metric in metrics}
@@ -45,7 +45,7 @@ class Families(Collector):
         self._families[name].add_metric(labels, value)
 
     def info(self, name: str, **values: str) -> None:
-        """Set the texts about this process."""
+        """Set text labels about this process."""
         self._families[name].add_metric([], values)
 
     def histogram(self, name: str, durations: Durations, *labels: str) -> None:
@@ -53,11 +53,11 @@ class Families(Collector):
         self._families[name].add_metric(labels, buckets(durations.histogram), durations.sum)
 
     def collect(self) -> Iterable[Family]:
-        """All families, for prometheus_client."""
+        """Yield all metric families, for prometheus_client."""
         return self._families.values()
 
     def tallies(self, tallies: Mapping[tuple[str, str], Tally], *, prefix: str) -> None:
-        """Add the tallies of jobs, as the metrics with this prefix."""
+        """Add job tallies as metrics with this prefix."""
         waits: dict[str, Durations] = {}
         for (queue, job), tally in sorted(tallies.items()):
             if f"{prefix}jobs_enqueued_total" in METRICS:
@@ -73,7 +73,7 @@ class Families(Collector):
 
 
 def buckets(histogram: Mapping[int, int]) -> list[tuple[str, float]]:
-    """A histogram of palermo.core.durations as one of Prometheus: the number of durations up to each bound."""
+    """Convert a histogram of palermo.core.durations to Prometheus's form: the number of durations up to each bound."""
     counts = [0] * (len(_BUCKETS) + 1)
     for number, count in histogram.items():
         counts[min(len(_BUCKETS), max(0, math.ceil((number - _BUCKETS[0]) / 4)))] += count
@@ -81,9 +81,9 @@ def buckets(histogram: Mapping[int, int]) -> list[tuple[str, float]]:
 
 
 def expose(families: Families, *, accept: str = "", encoding: str = "") -> tuple[bytes, dict[str, str]]:
-    """The body and the headers of an answer, for a scraper whose headers accept this type and this encoding.
+    """Return the body and headers of an answer, in the format and encoding that the scraper accepts.
 
-    The body includes what the operating system reports about this process, where it does.
+    Includes the operating system's data about this process where available.
     """
     registry = CollectorRegistry()
     registry.register(families)

@@ -1,4 +1,4 @@
-"""Totals of jobs since this process began to count, by queue and job: they only grow, in bounded memory."""
+"""Totals of jobs by queue and job since this process started to count. They only grow, and use limited memory."""
 
 import threading
 from collections.abc import Callable
@@ -8,27 +8,27 @@ from palermo.core.failure import printable
 from palermo.core.journal_records import Record, RecordBatch, RecordKind
 from palermo.history.series import Tally
 
-#: The name that all names share which come after there are enough of them.
+#: The name for all names above the limit.
 OTHER = "(other)"
 
-#: The most pairs of a queue and a job that are kept apart, since every publisher can make new names.
+#: Maximum number of queue and job pairs that are counted separately, because any publisher can create new names.
 MOST_PAIRS = 200
 
-#: The most characters of a name.
+#: Maximum number of characters of a name.
 _MAX_NAME = 200
 
 
 class Totals:
-    """Tallies by queue and job. Safe to share between threads."""
+    """Tallies by queue and job. Thread-safe."""
 
     def __init__(self, most: int = MOST_PAIRS) -> None:
-        """Keeps `most` pairs apart, the first that come."""
+        """Count the first `most` pairs separately, and all others together."""
         self._most = most
         self._lock = threading.Lock()
         self._tallies: dict[tuple[str, str], Tally] = {}
 
     def count(self, outcome: str, queue: str, job: str, wait: float | None, took: float | None) -> None:
-        """Count one run with this outcome; `wait` and `took` are the seconds that it waited and ran."""
+        """Count one run. `wait` and `took` are in seconds."""
         with self._lock:
             tally = self._of(queue, job)
             tally.numbers[outcome] = tally.numbers.get(outcome, 0) + 1
@@ -38,7 +38,7 @@ class Totals:
                 tally.run.add(took)
 
     def read(self, record: Record, *, known: bool = False) -> None:
-        """Add a `counts` record; with `known` add only its queue and job, so that they are reported as zero."""
+        """Add a `counts` record. With `known`, add only its queue and job with a count of zero."""
         queue, job = record.get("queue"), record.get("job")
         if isinstance(queue, str) and isinstance(job, str):
             with self._lock:
@@ -47,7 +47,7 @@ class Totals:
                     tally.read(record)
 
     def copy(self) -> dict[tuple[str, str], Tally]:
-        """A copy of the tallies by queue and job, which does not change while it is read."""
+        """Return a copy of the tallies by queue and job, safe to read while counting continues."""
         with self._lock:
             found = {pair: Tally() for pair in self._tallies}
             for pair, tally in self._tallies.items():
@@ -66,23 +66,23 @@ class Totals:
 
 
 class JournalTotals:
-    """The totals of a journal, from the moment on at which all that it held before has been read.
+    """The totals of jobs recorded in the journal after its earlier records have been read.
 
-    So they are counters as Prometheus wants them: they begin at zero with the process, and never fall. Records from
-    before give the names only. A JournalView of palermo.history.journal_reader.
+    Like all Prometheus counters, they start at zero with the process and never decrease. Earlier records only
+    contribute names. A JournalView of palermo.history.journal_reader.
     """
 
     def __init__(self, is_ready: Callable[[], bool]) -> None:
-        """`is_ready` says whether all records from before have been read."""
+        """`is_ready` returns whether all earlier records have been read."""
         self._totals = Totals()
-        #: Records that their writers had to leave out.
+        #: Number of records that their writers had to drop.
         self.lost = 0
         self._is_ready = is_ready
         self._counting = False
         self._once = BatchFilter()
 
     def take(self, batch: RecordBatch) -> None:
-        """Add the counts of a batch, unless it was taken before: a journal that is read again repeats its batches."""
+        """Add the counts of a batch, unless it was added before. Reading the journal again repeats batches."""
         self._counting = self._counting or self._is_ready()
         if not self._once.is_new(batch):
             return
@@ -94,22 +94,22 @@ class JournalTotals:
                     self.lost += max(0, count)
 
     def copy(self) -> dict[tuple[str, str], Tally]:
-        """A copy of the totals: see Totals.copy."""
+        """Return a copy of the totals. See Totals.copy."""
         return self._totals.copy()
 
     def reset(self) -> None:
-        """Forget nothing: the journal is read again, but its counts have happened, and known batches are recognized."""
+        """Keep everything, since the counts remain valid. Batches that are read again are recognized."""
 
 
 class Names:
-    """Label values in a limited number: the first names have their own, all others share one."""
+    """A limited number of label values: the first names get their own, and all others share one."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._known: set[str] = set()
 
     def of(self, name: str) -> str:
-        """The label's value for this name."""
+        """Return the label value for this name."""
         if name not in self._known:
             if len(self._known) >= self._most:
                 return OTHER
@@ -118,5 +118,5 @@ class Names:
 
 
 def label(name: str) -> str:
-    """A name as a label's value: of bounded length, and of characters that can be written."""
+    """Shorten a name to a label value, without characters that can't be encoded."""
     return printable(name)[:_MAX_NAME]

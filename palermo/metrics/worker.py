@@ -1,4 +1,4 @@
-"""The metrics of a worker, served to Prometheus from its parent process, beside the loop's own work."""
+"""A worker's metrics, served to Prometheus by its parent process."""
 
 import asyncio
 import socket
@@ -14,14 +14,14 @@ from palermo.metrics.catalogue import WORKER
 from palermo.metrics.totals import Totals
 from palermo.settings.settings import Settings
 
-#: Seconds that the event loop has for the values of a request.
+#: Seconds that the event loop has to supply the values for a request.
 _PATIENCE = 10.0
 
 
 def listen(settings: Settings) -> socket.socket:
-    """A socket that listens where the settings say, opened before anything else is done.
+    """Return a socket that listens at the configured address, opened before the worker does anything else.
 
-    Raises SettingInvalid if it cannot be opened, or prometheus_client is not installed.
+    Raises SettingInvalid if it can't be opened, or prometheus_client isn't installed.
     """
     check_installed()
     host, port = settings.metrics_host, settings.metrics_port
@@ -45,7 +45,9 @@ async def serve(
     report: Callable[[], WorkerInfo],
     is_connected: Callable[[], bool],
 ) -> AsyncIterator[None]:
-    """Answer scrapers at this socket while the block runs. Both functions are called in the worker's event loop."""
+    """Answer scrapers at this socket within the context. `report` and `is_connected` are called in the worker's event
+    loop.
+    """
     from prometheus_client import CollectorRegistry, ProcessCollector
     from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import Collector
@@ -59,7 +61,7 @@ async def serve(
         return report(), is_connected(), totals.copy()
 
     class WorkerMetrics(Collector):
-        """The metrics at the moment of a request, written in the request's own thread."""
+        """The metrics at the time of a request, collected in the request's thread."""
 
         def collect(self) -> Iterable[Metric]:
             info, connected, tallies = asyncio.run_coroutine_threadsafe(present(), loop).result(_PATIENCE)

@@ -1,1 +1,1 @@
-"""The settings: what they mean, how they are checked, where they come from. Only this folder reads the environment."""
+"""The settings: their meanings, checks and sources. Only this folder reads the environment."""

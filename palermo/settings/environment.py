@@ -1,4 +1,4 @@
-"""The environment of this process: the settings in it, and what the programs that started it say there."""
+"""The process environment: the settings in it, and variables set by the program that started this process."""
 
 import os
 import re
@@ -9,17 +9,17 @@ from msgspec import Struct
 
 from palermo.settings.table import SETTINGS
 
-#: The variable of each setting.
+#: The setting that each variable sets.
 VARIABLES = {f"PALERMO_{name.upper()}": name for name in SETTINGS}
 
-#: Kubernetes tells each pod of a namespace where its Services are. Of a Service named palermo-web it writes
-#: PALERMO_WEB_PORT=tcp://10.0.0.7:80, which is not the setting web_port, and others such as PALERMO_WEB_SERVICE_HOST.
+#: Kubernetes describes a namespace's Services to its pods in variables such as PALERMO_WEB_SERVICE_HOST. For a Service
+#: named palermo-web, PALERMO_WEB_PORT=tcp://10.0.0.7:80 is one of them, and not the setting web_port.
 _SERVICE_ADDRESS = ("tcp://", "udp://", "sctp://")
 _OF_SERVICE = r"PALERMO\w*_(SERVICE_(HOST|PORT)|PORT_\d+_)"
 
 
 def from_environment() -> Iterator[tuple[str, str, Any]]:
-    """The settings in the environment: source, name, value. An empty or blank variable counts as not set."""
+    """Yield the settings in the environment: source, name, value. Empty and blank variables are ignored."""
     for variable, name in VARIABLES.items():
         value = os.environ.get(variable, "").strip()
         if value and not _is_service(variable, value):
@@ -27,7 +27,7 @@ def from_environment() -> Iterator[tuple[str, str, Any]]:
 
 
 def unknown_variables() -> list[str]:
-    """The variables that are named as settings are, and mean none of them."""
+    """Return variables that look like settings but aren't."""
     others = {START_PIPE, _SUPERVISOR, *VARIABLES}
     return sorted(
         variable
@@ -37,54 +37,54 @@ def unknown_variables() -> list[str]:
 
 
 def _is_service(variable: str, value: str) -> bool:
-    """Whether Kubernetes wrote the variable for a Service."""
+    """Whether Kubernetes set the variable for a Service."""
     if variable.endswith("_PORT") and value.startswith(_SERVICE_ADDRESS):
         return True
     return re.match(_OF_SERVICE, variable) is not None
 
 
-#: The variable in which start_worker gives its worker the descriptor of the pipe to tell how the start went.
+#: The variable with the pipe's descriptor, through which a worker reports to start_worker whether it could start.
 START_PIPE = "PALERMO_STARTER"
 
 
 def take_start_pipe() -> int | None:
-    """Take that descriptor out of the environment: no job and no child process sees it."""
+    """Return that descriptor, and remove the variable so that jobs and child processes don't see it."""
     text = os.environ.pop(START_PIPE, "")
     return int(text) if text.isdecimal() else None
 
 
 def keep_start_pipe(descriptor: int) -> None:
-    """Leave a copy of that descriptor to the program that this process executes next."""
+    """Duplicate that descriptor for the program that this process executes next."""
     copy = os.dup(descriptor)
     os.set_inheritable(copy, True)
     os.environ[START_PIPE] = str(copy)
 
 
-#: The variable in which a supervisor gives its workers its pid.
+#: The variable with a supervisor's pid, set for its workers.
 _SUPERVISOR = "PALERMO_SUPERVISOR"
 
 
 def is_supervised() -> bool:
-    """Whether a supervisor started this process. A process that a job of such a worker starts is not supervised."""
+    """Whether a supervisor started this process. Processes started by jobs of such a worker aren't supervised."""
     return os.environ.get(_SUPERVISOR) == str(os.getppid())
 
 
 def supervised_environment(start_pipe: int) -> dict[str, str]:
-    """The environment of a worker that this process supervises."""
+    """Return the environment for a worker that this process supervises."""
     return {**os.environ, _SUPERVISOR: str(os.getpid()), START_PIPE: str(start_pipe)}
 
 
 class ServiceManager(Struct, frozen=True, kw_only=True):
-    """The service manager that started this process and wants to hear from it, as systemd does."""
+    """The service manager, such as systemd, that started this process and expects notifications."""
 
-    #: Its socket: a path, or a name that begins with @.
+    #: The address of its socket: a path, or a name that begins with @.
     address: str
-    #: Seconds of silence after which it takes the process for dead; None if it does not watch.
+    #: Seconds without a notification after which it considers the process dead; None if it doesn't watch.
     watchdog: float | None = None
 
 
 def service_manager(pid: int | None = None) -> ServiceManager | None:
-    """The service manager that NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID name; None if there is none."""
+    """Return the service manager that NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID describe, or None."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return None
@@ -95,10 +95,10 @@ def service_manager(pid: int | None = None) -> ServiceManager | None:
 
 
 def colours_refused() -> bool:
-    """Whether NO_COLOR asks for text without colours (no-color.org)."""
+    """Whether NO_COLOR disables colours (no-color.org)."""
     return bool(os.environ.get("NO_COLOR"))
 
 
 def flask_app() -> str:
-    """The application that FLASK_APP names, as Flask's own commands find it; "" for none."""
+    """Return the application in FLASK_APP, or ""."""
     return os.environ.get("FLASK_APP", "")

@@ -1,4 +1,4 @@
-"""Readers of the settings: each checks and converts a value from TOML, from a variable's text, or from Python."""
+"""Readers of settings. Each checks and converts a value from TOML, from a variable's text, or from Python."""
 
 import json
 import math
@@ -16,7 +16,7 @@ _TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no"
 
 
 class WrongValue(Exception):
-    """Raised for a wrong value; its text is what the value must be instead."""
+    """A wrong value. The text describes valid values."""
 
 
 def _text(value: Any) -> str:
@@ -58,7 +58,7 @@ def read_events_prefix(value: Any) -> str:
 
 
 def whole(least: int, most: float, wanted: str) -> Callable[[Any], int]:
-    """The reader of a whole number between bounds; `wanted` says what it must be."""
+    """Return a reader for integers within bounds. `wanted` describes valid values."""
 
     def read(value: Any) -> int:
         number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
@@ -105,7 +105,7 @@ def read_path(value: Any) -> str:
 
 
 def matching(pattern: str, wanted: str) -> Callable[[Any], str]:
-    """The reader of text that is empty or matches a pattern; `wanted` says what it must be."""
+    """Return a reader for text that is empty or matches a pattern. `wanted` describes valid values."""
 
     def read(value: Any) -> str:
         text = read_path(value)

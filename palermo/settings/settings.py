@@ -1,10 +1,9 @@
-"""The settings: where they come from, how they are checked, and what they mean.
+"""The settings: their sources, checks and meanings.
 
-From weakest to strongest: the defaults in palermo.settings.table; a file; the configuration of a framework
-(`declare_settings`); `PALERMO_*` variables; arguments of the program, or flags. The file is the first one found
-going up from the current directory: `palermo.toml` with the settings at its top, or a `pyproject.toml` that has a table
-[tool.palermo]; if a directory has both, palermo.toml. No file above it is read.
-Only this folder reads the environment.
+Sources in order of increasing precedence: the defaults in palermo.settings.table; a file; a framework's configuration
+(`declare_settings`); `PALERMO_*` variables; the program's arguments or flags. The file is the first one found going up
+from the current directory: a `palermo.toml` with top-level settings, or a `pyproject.toml` with a table [tool.palermo].
+If a directory has both, palermo.toml is used. Only this folder reads the environment.
 """
 
 import json
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
     from palermo.contract.broker import SessionParameters
     from palermo.contract.serialization import Serializers
 
-#: Every form in which the table [tool], or [tool.palermo], may begin in a pyproject.toml.
+#: Any syntax that may start the table [tool] or [tool.palermo] in a pyproject.toml.
 _MENTIONED = re.compile(rb"""tool["']?\s*(\]|=|\.\s*["']?palermo)""")
 
 
 class Settings(SettingValues, frozen=True, kw_only=True):
-    """The settings of one program; every value is checked when the object is made.
+    """The settings of a program, all of which are checked on creation.
 
-    Raises SettingInvalid naming the setting. `repr()` shows no password and no key.
+    Raises SettingInvalid naming the setting. `repr()` doesn't contain passwords and keys.
     """
 
     def __post_init__(self) -> None:
@@ -48,9 +47,9 @@ class Settings(SettingValues, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, **overrides: Unpack[SettingArgumentsAndUrl]) -> "Settings":
-        """The settings of this process, from file, program, environment and, strongest, arguments; None is not given.
+        """Load this process's settings. Arguments take precedence over all other sources; None means not given.
 
-        Raises SettingInvalid naming the setting, its value and where it came from.
+        Raises SettingInvalid naming the setting, its value and its source.
         """
         found: dict[str, Any] = {}
         for source, name, value in _sources(overrides):
@@ -68,11 +67,11 @@ class Settings(SettingValues, frozen=True, kw_only=True):
 
     @property
     def address(self) -> Address:
-        """The broker's URL, parsed; as text it shows no password."""
+        """The parsed broker URL. Its text doesn't contain the password."""
         return parse_url(self.url)
 
     def session(self, name: str, *, warns: bool = True, creates: bool = True) -> "SessionParameters":
-        """The parameters of a broker session with these settings; `name` is what the session is for."""
+        """Return the parameters of a broker session. `name` says what the session is for."""
         from palermo.contract.broker import SessionParameters
 
         return SessionParameters(
@@ -95,22 +94,22 @@ class Settings(SettingValues, frozen=True, kw_only=True):
 
     @property
     def prefix(self) -> str:
-        """The prefix of the names of exchanges and queues that carry events."""
+        """Prefix of the names of exchanges and queues for events."""
         return self.events_prefix or self.exchange
 
     def serializers(self) -> "Serializers":
-        """The process's registry of serializers, with the signing keys of these settings."""
+        """Return the process's serializer registry, with the signing keys of these settings."""
         from palermo.contract.serialization import Serializers
 
         return Serializers.of_process(signing_keys=self.signing_keys)
 
     @property
     def has_sign_in(self) -> bool:
-        """Whether users sign in to the web pages: by a file of users or an OpenID provider."""
+        """Whether users sign in to the web pages, with a users file or an OpenID provider."""
         return bool(self.web_users or self.web_oidc_issuer)
 
     def __hash__(self) -> int:
-        return hash((self.url, self.exchange))  # `schedule`, a dict, has no hash
+        return hash((self.url, self.exchange))  # `schedule` is a dict, which has no hash
 
     def __repr__(self) -> str:
         shown = {name: getattr(self, name) for name in self.__struct_fields__}
@@ -121,7 +120,7 @@ class Settings(SettingValues, frozen=True, kw_only=True):
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """This process's environment with the settings in it, for a child process that loads them from there."""
+    """Return this process's environment with these settings, for a child process that loads them from it."""
     given: dict[str, str] = {}
     for name in SETTINGS:
         match getattr(settings, name):
@@ -136,17 +135,17 @@ def environment(settings: Settings) -> dict[str, str]:
 
 
 class SettingOrigin(Struct, frozen=True, kw_only=True):
-    """The origin of a setting that is not a default."""
+    """The origin of a setting that isn't a default."""
 
     setting: str
-    #: A file's path, a variable's name, or "given" for a flag or the program.
+    #: A file's path, a variable's name, or "given" for a flag or an argument.
     origin: str
     #: Its value, without secrets.
     shown: str
 
 
 def setting_origins(**overrides: Unpack[SettingArgumentsAndUrl]) -> list[SettingOrigin]:
-    """The settings that Settings.load(**overrides) wouldn't take from the defaults, each with its source."""
+    """Return the settings that Settings.load(**overrides) wouldn't take from the defaults, with their origins."""
     settings = Settings.load(**overrides)
     origins = {name: origin or "given" for origin, name, value in _sources(overrides) if value is not None}
     shown = {name: str(getattr(settings, name)) for name in origins}
@@ -155,7 +154,7 @@ def setting_origins(**overrides: Unpack[SettingArgumentsAndUrl]) -> list[Setting
 
 
 def _sources(overrides: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """All settings that are given, the strongest last: source ("" for `overrides`), name, value."""
+    """Yield all given settings in order of increasing precedence: source ("" for `overrides`), name, value."""
     yield from (*from_file(), *from_program(), *from_environment())
     yield from (("", name, value) for name, value in overrides.items())
 
@@ -165,10 +164,10 @@ def _secrets() -> list[str]:
 
 
 def _read(name: str, value: Any, *, source: str) -> Any:
-    """Read a setting's value. Raises SettingInvalid, without the value if it may hold a secret."""
+    """Read a setting's value. Raises SettingInvalid, without the value if it may contain a secret."""
     where = f" (from {source})" if source else ""
     try:
-        # A line of a .env file or a secret in a file often ends in a line break.
+        # Lines in .env files and secrets in files often end in a line break.
         return SETTINGS[name].read(value.strip() if isinstance(value, str) else value)
     except WrongValue as wrong:
         row = SETTINGS[name]
@@ -184,7 +183,7 @@ def _read(name: str, value: Any, *, source: str) -> Any:
 
 
 def from_file() -> Iterator[tuple[str, str, Any]]:
-    """The settings in the settings file: source, name, value."""
+    """Yield the settings in the settings file: source, name, value."""
     try:
         start = Path.cwd()
     except OSError:  # the current directory has been removed
@@ -198,9 +197,9 @@ def from_file() -> Iterator[tuple[str, str, Any]]:
 
 
 def make_imports_importable() -> None:
-    """Add the directory of the settings file to Python's path if the file names modules, behind all that is there.
+    """If the settings file names modules, append its directory to Python's path.
 
-    So these modules are found from wherever below that directory the program starts.
+    The modules are then found from any directory below it.
     """
     for source, name, _ in from_file():
         directory = os.path.dirname(source)
@@ -209,8 +208,8 @@ def make_imports_importable() -> None:
 
 
 def _table(path: Path, inside: Iterable[str]) -> Mapping[str, Any] | None:
-    """The table of settings in a file; None if the file is not there or has none."""
-    if not os.path.isfile(path):  # returns False where we may not even look, unlike Path.is_file
+    """Return the table of settings in a file; None if there is no such file or table."""
+    if not os.path.isfile(path):  # unlike Path.is_file, returns False if the directory may not be searched
         return None
     try:
         data = path.read_bytes()
@@ -218,7 +217,7 @@ def _table(path: Path, inside: Iterable[str]) -> Mapping[str, Any] | None:
         raise SettingInvalid(f"settings file {path} cannot be read: {error.strerror}.") from None
     if inside and not _MENTIONED.search(data):
         return None
-    import tomllib  # only for those who have settings in a file: it takes longer to import than all else here
+    import tomllib  # imported only if needed, because it is the slowest import here
 
     try:
         found: Any = tomllib.loads(data.decode())
@@ -236,7 +235,7 @@ def _table(path: Path, inside: Iterable[str]) -> Mapping[str, Any] | None:
 
 
 def _anchored(name: str, value: Any, directory: Path) -> Any:
-    """A setting from a file: a relative path in it counts from the file, wherever below it the program starts."""
+    """Convert a relative path in a file's setting so that it is relative to the file."""
     if not isinstance(value, str):
         return value
     value = value.strip()
@@ -249,18 +248,21 @@ def _anchored(name: str, value: Any, directory: Path) -> Any:
     return value
 
 
-# -- the settings that a program's own configuration holds, such as `PALERMO` in the settings of a Django project
+# -- settings in a program's own configuration, such as `PALERMO` in Django's settings
 
-#: By source: the name that errors give it, and its settings.
+#: By source: the name used in errors, and the settings.
 _declared: dict[str, dict[str, Any]] = {}
 
 
 def declare_settings(source: str, values: Mapping[str, Any]) -> None:
-    """Have `Settings.load` find these: stronger than a settings file, weaker than variables. Replaces the source's."""
+    """Add settings to those found by `Settings.load`, replacing earlier ones from this source.
+
+    They override the settings file, and are overridden by variables.
+    """
     _declared[source] = dict(values)
 
 
 def from_program() -> Iterator[tuple[str, str, Any]]:
-    """The declared settings: source, name, value."""
+    """Yield the declared settings: source, name, value."""
     for source, values in list(_declared.items()):
         yield from ((source, name, value) for name, value in values.items())

@@ -1,7 +1,7 @@
-"""The table of settings: each is declared here, with the type of its argument, its reader, its meaning and its default.
+"""The table of settings, with the argument type, reader, meaning and default of each.
 
-Law: a new setting is a row and a default here, and the code that obeys it. Variables, settings files, errors and
-docs/reference/settings.md read this table.
+Law: a new setting needs a row and a default here, and the code that uses it. Variables, settings files, errors and
+docs/reference/settings.md are based on this table.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,18 +42,19 @@ class Setting(Struct, frozen=True):
 
     #: Checks and converts a value from TOML, from a variable's text, or from Python.
     read: Callable[[Any], Any]
-    #: What it means, in a sentence or two, for the reference.
+    #: Its meaning in a sentence or two, for the reference.
     help: str
-    #: Whether its value is a secret, which nothing shows.
+    #: Whether its value is a secret that must never be shown.
     secret: bool = False
-    #: Whether an error does not repeat its value, since people may write a secret there.
+    #: Whether errors must not repeat its value, because it may contain a secret.
     hidden: bool = False
 
 
 class SettingArguments(TypedDict, total=False):
-    """All settings but the URL, as arguments of a call; None for one that is not given.
+    """All settings except the URL, as arguments of a call. None means not given.
 
-    A duration is seconds, a timedelta, or text such as "5m"; "none" switches off what can be off.
+    A duration is a number of seconds, a timedelta, or text such as "5m". "none" turns a setting off where that is
+    possible.
     """
 
     exchange: Annotated[
@@ -298,7 +299,7 @@ class SettingArguments(TypedDict, total=False):
 
 
 class SettingValues(Struct, frozen=True, kw_only=True):
-    """The values of all settings as they were read, with the defaults."""
+    """The values of all settings after conversion, with the defaults."""
 
     url: str = DEFAULT_URL
     exchange: str = DEFAULT_EXCHANGE
@@ -349,12 +350,12 @@ class SettingValues(Struct, frozen=True, kw_only=True):
 
 
 class SettingArgumentsAndUrl(SettingArguments, total=False):
-    """All settings."""
+    """All settings as arguments of a call."""
 
     url: Annotated[str | None, Setting(read_url, "Broker; see below.", hidden=True)]
 
 
-#: All settings, by name; the URL comes first.
+#: All settings by name, starting with the URL.
 SETTINGS: Mapping[str, Setting] = {
     name: SettingArgumentsAndUrl.__annotations__[name].__metadata__[0]
     for name in ("url", *SettingArguments.__annotations__)

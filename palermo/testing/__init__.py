@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EnqueuedJob", "JobFailure", "MovableClock", "Palermo"]
 
-#: Imported at first use, because pytest imports this package in every test run.
+#: Imported on first use, because pytest imports this package in every test run.
 _LAZY = {
     "EnqueuedJob": "palermo.testing.enqueued",
     "JobFailure": "palermo.testing.failures",

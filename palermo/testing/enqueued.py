@@ -1,4 +1,4 @@
-"""The jobs that wait on a broker, for a test's assertions."""
+"""The jobs waiting on a broker, for a test's assertions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from palermo.jobs.definition import JobDefinition
 #: A limit that no test reaches.
 _ALL = 2**31
 
-#: Maximum number of jobs in a message.
+#: Maximum number of jobs listed in a message.
 _SHOWN = 20
 
 #: A job: a decorated function or class, its definition, or its wire name.
@@ -31,7 +31,7 @@ AnyJob = Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnqueuedJob:
-    """A job that waits in its queue, for its time, for a retry or for a unique key."""
+    """A job that is waiting in its queue, for its time, for a retry or for a unique key."""
 
     id: str
     #: Its wire name.
@@ -41,7 +41,7 @@ class EnqueuedJob:
     kwargs: Mapping[str, Any]
     #: When it is due; None if immediately.
     run_at: datetime | None = None
-    #: The number of its next run: 1, or more if it waits for a retry.
+    #: The number of its next run: 1, or more if it is waiting for a retry.
     attempt: int = 1
     #: Its tenant, or "".
     tenant: str = ""
@@ -59,7 +59,7 @@ class EnqueuedJob:
 
 
 async def waiting_messages(broker: Broker) -> list[Message]:
-    """The messages of all waiting jobs that aren't cancelled: by queue, then the scheduled ones."""
+    """Return the messages of all waiting jobs that aren't cancelled: by queue, followed by scheduled ones."""
     found: list[Message] = []
     for queue in await broker.queues():
         if is_failed(queue.name):
@@ -68,7 +68,7 @@ async def waiting_messages(broker: Broker) -> list[Message]:
         found += (one for one in page.messages if one.id not in page.cancelled)
     later = await broker.scheduled(ScheduledFilter(), limit=_ALL)
     found += (one for one in later.messages if one.id not in later.cancelled)
-    # Debounced and throttled jobs, and the next job for a held key, are stored with the key.
+    # Debounced and throttled jobs, and jobs waiting for a key, are stored with the key.
     for key in await broker.keys.known():
         if key.next is not None:
             found.append(replace(key.next.message, run_at=key.due))
@@ -83,11 +83,11 @@ class Enqueued:
         self._accept = accept
 
     def all(self) -> list[EnqueuedJob]:
-        """All waiting jobs."""
+        """Return all waiting jobs."""
         return [self._job(message) for message in self._client.run(waiting_messages)]
 
     def find(self, job: AnyJob, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[EnqueuedJob]:
-        """The waiting jobs of this name, with these arguments if any are given. Raises ArgumentsInvalid."""
+        """Return the waiting jobs with this name and, if any are given, these arguments. Raises ArgumentsInvalid."""
         name, definition = named(job)
         there = [one for one in self.all() if one.job == name]
         if not args and not kwargs:
@@ -98,7 +98,7 @@ class Enqueued:
     def _wanted(
         self, name: str, definition: JobDefinition | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[Any]:
-        """The call with these arguments as given, and as the serializer returns them."""
+        """Return the call with the given arguments, and with the same arguments as decoded by the serializer."""
         if definition is not None:
             definition.bind(args, kwargs)
         wanted = [_call(definition, args, kwargs)]
@@ -126,7 +126,7 @@ class Enqueued:
                 arguments=encoded.arguments,
             )
             wanted.append(_call(definition, *self._arguments(message, definition)))
-        except PalermoError:  # such as unittest.mock.ANY, which no serializer can write
+        except PalermoError:  # for example unittest.mock.ANY, which no serializer can write
             pass
         return wanted
 
@@ -158,7 +158,7 @@ class Enqueued:
 
 
 def named(job: AnyJob) -> tuple[str, JobDefinition | None]:
-    """The wire name of a job, and its definition if its code is imported here. Raises TypeError for anything else."""
+    """Return a job's wire name, and its definition if its code is imported here. Raises TypeError for other objects."""
     if isinstance(job, str):
         return job, registry.find(job)
     definition = job if isinstance(job, JobDefinition) else getattr(job, "definition", None)
@@ -168,7 +168,7 @@ def named(job: AnyJob) -> tuple[str, JobDefinition | None]:
 
 
 def call_text(job: AnyJob, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """A job with its arguments, for a message. Without arguments, it stands for any of its jobs."""
+    """Return the text of a call for a message. Without arguments, it stands for any call."""
     if not args and not kwargs:
         return named(job)[0]
     shown = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
@@ -176,7 +176,7 @@ def call_text(job: AnyJob, args: Sequence[Any], kwargs: Mapping[str, Any]) -> st
 
 
 def listing(jobs: Sequence[EnqueuedJob]) -> str:
-    """The jobs, one per line, for a message."""
+    """List the jobs for a message, one per line."""
     lines = [f"  {job}" for job in jobs[:_SHOWN]]
     if len(jobs) > _SHOWN:
         lines.append(f"  and {len(jobs) - _SHOWN:,} more")
@@ -184,7 +184,7 @@ def listing(jobs: Sequence[EnqueuedJob]) -> str:
 
 
 def _call(definition: JobDefinition | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The arguments by name, with defaults, so that equal calls compare equal."""
+    """Return the arguments by name, with defaults, so that equal calls compare equal."""
     if definition is None or definition.one:
         return [*args], {**kwargs}
     bound = definition.signature.bind(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""The failures of the jobs that ran in a test, with their exceptions."""
+"""The failures of jobs that ran in a test, with their exceptions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -22,7 +22,7 @@ class JobFailure(Struct, frozen=True, kw_only=True):
     attempt: int
     #: The exception that the job raised, with its traceback.
     error: BaseException
-    #: Seconds until the job is retried; None if it is in the failed queue.
+    #: Seconds until the retry; None if the job is in the failed queue.
     retry_in: float | None
 
     @property
@@ -34,7 +34,7 @@ class JobFailure(Struct, frozen=True, kw_only=True):
 def failures_of(
     messages: Sequence[Message], results: Iterable[Result], errors: Mapping[str, BaseException]
 ) -> list[JobFailure]:
-    """The failures among these results. `errors` has the exceptions, by job id."""
+    """Return the failures among these results. `errors` contains the exceptions by job id."""
     found: list[JobFailure] = []
     for message, result in zip(messages, results, strict=True):
         error = errors.get(message.id)
@@ -66,7 +66,7 @@ def _failure(message: Message, error: BaseException, retry_in: float | None) -> 
 
 
 def failure_without_run(message: Message) -> JobFailure:
-    """The failure of a job that the worker failed without running it."""
+    """Return the failure of a job that the worker failed without running it."""
     failure = message.failure
     kind, text = ("", "") if failure is None else (failure.exception_class, failure.message)
     error = JobFailed(f"job {message.id} didn't run: {kind}: {text}", state="failed", error=kind, message=text)
@@ -86,7 +86,7 @@ def raise_all(failures: Sequence[JobFailure]) -> None:
 
 
 def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without Palermo's frames at its start, unless it has no others."""
+    """Remove Palermo's frames from the start of a traceback, unless it has no others."""
     first = trace
     while first is not None and first.tb_frame.f_code.co_filename in OWN_FILES:
         first = first.tb_next

@@ -1,8 +1,8 @@
-"""The pool of a worker in a test: one slot, whose jobs run in the thread that called `work`.
+"""The pool of a test's worker: one slot, whose jobs run in the thread that called `work`.
 
-It takes the place of the processes and socket pairs between the worker's loop and the executor in other pools. The
-executor gets a message as a slot gets it, with the fields of a frame. Time limits are enforced as in a thread pool,
-by an error raised in the job. No job can be killed.
+It replaces the processes and socket pairs that other pools have between the worker's loop and the executor. The
+executor receives the same message fields as a slot. As in a thread pool, time limits raise an error in the job, but
+jobs can't be killed.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ MakeExecutor = Callable[[SharedInterrupts, OnError], Executor]
 
 
 class LocalPool:
-    """A pool of one slot in this process."""
+    """A pool with one slot in this process."""
 
     def __init__(
         self,
@@ -45,7 +45,9 @@ class LocalPool:
         hand_over: Callable[["LocalRun"], object],
         failed: Callable[[list[JobFailure]], None],
     ) -> None:
-        """`hand_over` passes a run to the thread that performs it; `failed` gets the failures of each run there."""
+        """`hand_over` passes a run to the thread that performs it. `failed` is called there with the failures of each
+        run.
+        """
         self.on_report: OnReport = ignore_report
         self.pids: tuple[int, ...] = ()
         self.gone = asyncio.Event()
@@ -64,7 +66,7 @@ class LocalPool:
         return self._registered
 
     async def prepare(self, slot: int) -> None:
-        """Does nothing: the slot needs no preparation."""
+        """Do nothing, because the slot needs no preparation."""
 
     def run(self, slot: int, message: Message, done: OnResult) -> None:
         limited = Limits().limited(message, self._registered.timeouts, self._registered.reruns)
@@ -94,21 +96,21 @@ class LocalPool:
         self._interrupts.interrupt(terminated())
 
     async def hook(self, name: str, *more: Any) -> float:
-        """Does nothing: the hooks of worker processes don't run, because a test has none."""
+        """Do nothing, because a test has no worker processes whose hooks could run."""
         return 0.0
 
     def drain(self) -> None:
-        """Does nothing: no process can be started."""
+        """Do nothing, because no process is ever started."""
 
     def kill(self) -> None:
-        """Requeue the running job. Its code continues, and its result is ignored."""
+        """Requeue the running job. Its code continues, but its result is ignored."""
         if self._run is not None:
             self.end(self._run, INTERRUPTED)
 
     async def close(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
-    # Called in the thread that performs the run.
+    # Called in the thread that performs the run
 
     def execute(self, run: "LocalRun", reporter: Reporter) -> RunResult:
         """Run the job in this thread."""
@@ -133,10 +135,10 @@ class LocalPool:
     def _note_error(self, error: BaseException, messages: Sequence[Message]) -> None:
         self._errors |= {message.id: error for message in messages}
 
-    # In the worker's loop.
+    # In the worker's loop
 
     def end(self, run: "LocalRun", result: RunResult) -> None:
-        """Give the worker the result of a run, unless it has one."""
+        """Pass the result of a run to the worker, unless it has one already."""
         if run is not self._run:
             return
         self._run = None
@@ -146,7 +148,7 @@ class LocalPool:
 
 
 class LocalRun:
-    """One run of a job, or of a batch, for the thread that performs it."""
+    """One run of a job or batch, for the thread that performs it."""
 
     def __init__(self, pool: LocalPool, slot: int, message: Message, done: OnResult, *, awaitable: bool) -> None:
         self.slot = slot
@@ -156,15 +158,17 @@ class LocalRun:
         self.awaitable = awaitable
         #: The timers of its limits.
         self.timers: list[asyncio.TimerHandle] = []
-        #: The thread that performs it; 0 before.
+        #: The thread that performs it, or 0.
         self.thread = 0
         self._pool = pool
         self._result: RunResult = INTERRUPTED
-        #: For the reporter: the process, and where the reports go.
+        #: Read by the reporter: the process, and where reports are sent.
         self.pid = os.getpid()
 
     def perform(self) -> None:
-        """Run the job in this thread. A coroutine job gets another one if this thread is busy with an event loop."""
+        """Run the job in this thread. If this thread has a running event loop, a coroutine job runs in another
+        thread.
+        """
         if self.awaitable and asyncio._get_running_loop() is not None:
             context = contextvars.copy_context()
             other = threading.Thread(target=context.run, args=(self._perform,), name="palermo-testing-job")

@@ -1,4 +1,4 @@
-"""The worker of a test: the real `Worker`, with a pool in this process and nothing else around it."""
+"""A test's worker: the real `Worker` with a pool in this process."""
 
 import asyncio
 import itertools
@@ -35,7 +35,7 @@ from palermo.worker.signals import Action
 #: Seconds within which due jobs must be in their queues.
 _SCHEDULER_TIMEOUT = 30.0
 
-#: Distinguishes the workers of one process: a job of one may start another.
+#: Distinguishes workers in the same process, since a job may start another one.
 _numbers = itertools.count(1)
 
 
@@ -54,7 +54,8 @@ class LocalWorker:
         failed: Callable[[list[JobFailure]], None],
         stopping: Callable[[], bool],
     ) -> None:
-        """`hand_over` passes a run to the thread that performs it; `failed` gets the failures of each run there.
+        """`hand_over` passes a run to the thread that performs it. `failed` is called there with the failures of each
+        run.
 
         `stopping` returns whether a loop of `resume` must end before its next item.
         """
@@ -66,9 +67,9 @@ class LocalWorker:
         self._hand_over = hand_over
         self._failed = failed
         self._stopping = stopping
-        #: Recorded failures of runs that have not been counted yet.
+        #: Number of recorded failures of runs that have not been counted yet.
         self._noted = 0
-        #: Number of jobs that failed without a run, for example because another job has their unique key.
+        #: Number of jobs that failed without a run, for example because another job holds their unique key.
         self.failed_unrun = 0
         self._host = f"test-{next(_numbers)}"
         self._options = WorkerOptions(
@@ -77,7 +78,7 @@ class LocalWorker:
             queues=selection,
             pool="thread",
             burst=True,
-            # They become due when the test moves the clock, or when the job ends that this worker runs in.
+            # They become due when the test moves the clock, or when the job ends in which this worker runs.
             burst_waits_for_limits=False,
             accept=accept,
             scheduler=False,
@@ -86,7 +87,7 @@ class LocalWorker:
         self._abandoned = False
 
     async def run(self) -> int:
-        """Run at most this number of jobs, until none is due; returns how many ran. Raises WorkerFailed."""
+        """Run due jobs, up to the maximum, and return how many ran. Raises WorkerFailed."""
         if self._abandoned:
             return 0
         registered = registered_here(self._client)
@@ -137,12 +138,12 @@ class LocalWorker:
 
 
 def registered_here(client: Client) -> Registered:
-    """The registrations of this process, without the hooks of worker processes, which a test doesn't have."""
+    """Return this process's registrations without hooks of worker processes, which a test doesn't have."""
     return replace(registration.collect(registry, client), hooks=frozenset())
 
 
 def subscribe(client: Client) -> None:
-    """Subscribe the groups of this process, as a worker does when it starts."""
+    """Subscribe this process's groups, like a worker that starts."""
     subscriptions = registered_here(client).subscriptions
     if subscriptions:
         client.run(lambda broker: subscribe_groups(broker, subscriptions))
@@ -155,7 +156,7 @@ def declare_entries(client: Client, jobs: Collection[str], *, since: float) -> N
 
 
 async def publish_due(broker: Broker) -> None:
-    """Let the broker move the due jobs into their queues."""
+    """Let the broker move due jobs into their queues."""
     if not await _has_due(broker):
         return
     scheduler = asyncio.ensure_future(broker.run_scheduler())
@@ -173,7 +174,7 @@ async def publish_due(broker: Broker) -> None:
 
 
 async def _has_due(broker: Broker) -> bool:
-    """Whether a scheduled job, a recurring job or a job that is kept with its key is due."""
+    """Whether a scheduled job, a recurring job or a job stored with its key is due."""
     now = clock.wall_clock()
     if (await broker.scheduled(ScheduledFilter(due=(0.0, now)), limit=1)).total:
         return True

@@ -9,7 +9,7 @@ from palermo.core.times import Duration, Instant, in_seconds, unix_seconds
 class MovableClock:
     """Palermo's clock in a test. It runs normally until the test moves or stops it.
 
-    It decides when jobs are due, and how old keys, results and events are. It doesn't affect `time.time()` and
+    It determines when jobs are due, and the age of keys, results and events. It doesn't affect `time.time()` and
     `datetime.now()` in your own code.
     """
 
@@ -31,7 +31,7 @@ class MovableClock:
         return datetime.fromtimestamp(self.now(), UTC)
 
     def advance(self, by: Duration) -> None:
-        """Move the clock forward, by seconds or a timedelta. `work()` then runs the jobs that have become due."""
+        """Move the clock forward by seconds or a timedelta. `work()` then runs the jobs that have become due."""
         seconds = in_seconds(by)
         if seconds < 0:
             raise ValueError(f"advance({by!r}) can't move the clock back. Use travel_to.")
@@ -47,7 +47,7 @@ class MovableClock:
             self._stopped_at = time.time()
 
     def unfreeze(self) -> None:
-        """Start the clock again from the time that it shows."""
+        """Restart the clock from the time that it shows."""
         if self._stopped_at is not None:
             self._moved -= time.time() - self._stopped_at
             self._stopped_at = None

@@ -1,4 +1,4 @@
-"""Palermo in a test: a fresh embedded broker, and a worker in the process of the test."""
+"""Palermo in a test: a fresh embedded broker, and a worker in the test's process."""
 
 import asyncio
 import os
@@ -34,19 +34,19 @@ from palermo.testing.local_worker import LocalWorker, declare_entries, publish_d
 from palermo.testing.movable_clock import MovableClock
 from palermo.worker.parent.queue_hooks import count_pending
 
-#: The maximum number of rounds of `work_until_idle`, so that jobs that enqueue each other forever can't hang the test.
+#: Maximum number of rounds of `work_until_idle`, in case jobs enqueue each other forever.
 MAX_ROUNDS = 1_000
 
 #: An in-memory file system on Linux, so that tests don't wait for a disk.
 _MEMORY = "/dev/shm"
 
-#: The number of failed jobs, newest first, that are read to find those that failed without running.
+#: Number of failed jobs, newest first, that are searched for those that failed without running.
 _LATEST = 1_000
 
-#: Receives each run, and None at the end.
+#: Called with each run, and with None at the end.
 Put = Callable[[LocalRun | None], object]
 
-#: Whether the running code belongs to a job that a test has started.
+#: Whether the running code is part of a job started by a test.
 _inside: ContextVar[bool] = ContextVar("palermo.testing.inside", default=False)
 
 
@@ -67,7 +67,7 @@ class Palermo:
         accept: Iterable[str] = (),
         **settings: Unpack[SettingArgumentsAndUrl],
     ) -> None:
-        """`accept` names more serializers that the worker accepts. `settings` are Palermo's settings.
+        """`accept` names additional serializers that the worker accepts. `settings` are Palermo's settings.
 
         Raises SettingInvalid.
         """
@@ -77,7 +77,7 @@ class Palermo:
         self.raise_failures = raise_failures
         #: All failed runs of this test, in order, including those whose errors were raised.
         self.failures: list[JobFailure] = []
-        #: The clock that decides when jobs are due.
+        #: The clock that determines when jobs are due.
         self.clock = MovableClock()
         self._accept = Accept.default().also(*accept)
         self._stack = ExitStack()
@@ -89,10 +89,10 @@ class Palermo:
         self._enqueued = Enqueued(self._client, self._accept)
         self._thread: LoopThread | None = None
         self._since = 0.0
-        #: Number of items that `palermo.resume` yields before it ends the run; None for all.
+        #: Number of items that `palermo.resume` yields before it ends the run; None for no limit.
         self._items_left: int | None = None
         self._interrupt: BaseException | None = None
-        #: The failures that haven't been raised yet.
+        #: Failures that haven't been raised yet.
         self._unraised: list[JobFailure] = []
 
     def __enter__(self) -> Self:
@@ -118,36 +118,36 @@ class Palermo:
 
     @property
     def client(self) -> Client:
-        """The client of this test, which is the default client while it is open."""
+        """This test's client, which is the default client while it is open."""
         return self._client
 
     def inspector(self) -> Inspector:
-        """An inspector for this test's broker, like `palermo.inspector()`."""
+        """Return an inspector for this test's broker, like `palermo.inspector()`."""
         return Inspector(self._client)
 
     def enqueue(
         self, job: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = NOTHING, **options: Unpack[EnqueueOptions]
     ) -> Job:
-        """Same as the module's `palermo.enqueue`, which the fixture's name hides in a test."""
+        """Like the function `palermo.enqueue`, whose module is hidden by the fixture's name."""
         return self._client.enqueue(job, args, kwargs, **options)
 
     def publish(self, topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
-        """Same as the module's `palermo.publish`, which the fixture's name hides in a test."""
+        """Like the function `palermo.publish`, whose module is hidden by the fixture's name."""
         return self._client.publish(topic, payload, **options)
 
-    # Running jobs.
+    # Running jobs
 
     def work(self, queues: str | Iterable[str] = "*") -> int:
         """Run the jobs that are due now, in the order in which a worker would take them. Returns the number of runs.
 
-        Jobs that these jobs enqueue, and retries, wait for the next call. Raises the jobs' errors unless
-        `raise_failures` is false.
+        Retries and jobs enqueued by these jobs wait for the next call. Raises the jobs' errors unless `raise_failures`
+        is false.
         """
         __tracebackhide__ = True
         return self._run_all(queues, once=True)
 
     def work_until_idle(self, queues: str | Iterable[str] = "*") -> int:
-        """Run jobs, including those that jobs enqueue, until no job is due. Returns the number of runs.
+        """Run jobs, including those enqueued by jobs, until none is due. Returns the number of runs.
 
         Scheduled jobs stay; move the clock and call it again. After all jobs have run, raises their errors unless
         `raise_failures` is false.
@@ -156,47 +156,47 @@ class Palermo:
         return self._run_all(queues, once=False)
 
     async def work_async(self, queues: str | Iterable[str] = "*") -> int:
-        """`work` for asyncio tests. Coroutine jobs run in the test's event loop."""
+        """Like `work`, for asyncio tests. Coroutine jobs run in the test's event loop."""
         __tracebackhide__ = True
         return await self._run_all_async(queues, once=True)
 
     async def work_until_idle_async(self, queues: str | Iterable[str] = "*") -> int:
-        """`work_until_idle` for asyncio tests. Coroutine jobs run in the test's event loop."""
+        """Like `work_until_idle`, for asyncio tests. Coroutine jobs run in the test's event loop."""
         __tracebackhide__ = True
         return await self._run_all_async(queues, once=False)
 
     def interrupt_after(self, items: int) -> None:
-        """Interrupt the run whose loop of `palermo.resume` asks for one more item than this, as a stopping worker does.
+        """Interrupt the run after `palermo.resume` has yielded this number of items, like a worker that stops.
 
         The job is enqueued again with its saved state, and the next `work` runs it.
         """
         self._items_left = items
 
     def declare_recurring(self, *jobs: AnyJob) -> None:
-        """Declare these recurring jobs, as a worker would have done when the test began.
+        """Declare these recurring jobs, like a worker that was started at the beginning of the test.
 
-        Without arguments, it declares all recurring jobs that this process has imported, and those of the setting
-        `schedule`. Then move the clock and call `work`.
+        Without arguments, declares all recurring jobs imported in this process, and those of the setting `schedule`.
+        Move the clock and call `work` to run them.
         """
         names = {named(job)[0] for job in jobs}
         declare_entries(self._client, names, since=self._since)
 
-    # Looking at what is enqueued.
+    # Inspecting enqueued jobs
 
     def steps(self, workflow: Job[Any]) -> dict[str, str]:
-        """The states of a workflow's steps, by their names. Raises NotFound."""
+        """Return the states of a workflow's steps by name. Raises NotFound."""
         return {step["name"]: step["state"] for step in self.inspector().workflows.show(workflow.id)["steps"]}
 
     def enqueued(self, job: AnyJob = None, /, *args: Any, **kwargs: Any) -> list[EnqueuedJob]:
-        """The waiting jobs: all of them, those with this name, or those with these arguments.
+        """Return all waiting jobs, those with this name, or those with these arguments.
 
-        They include jobs that wait for their time, a retry or a unique key, but not failed and cancelled jobs. You may
-        leave out arguments with default values. `unittest.mock.ANY` matches any value.
+        Includes jobs that wait for their time, a retry or a unique key, but not failed and cancelled jobs. Arguments
+        with default values may be omitted. `unittest.mock.ANY` matches any value.
         """
         return self._enqueued.all() if job is None else self._enqueued.find(job, args, kwargs)
 
     def assert_enqueued(self, job: AnyJob, /, *args: Any, **kwargs: Any) -> EnqueuedJob:
-        """Fail unless such a job waits, see `enqueued`. Returns the first such job."""
+        """Fail unless such a job is waiting (see `enqueued`). Returns the first one."""
         __tracebackhide__ = True
         found = self.enqueued(job, *args, **kwargs)
         if not found:
@@ -204,7 +204,7 @@ class Palermo:
         return found[0]
 
     def refute_enqueued(self, job: AnyJob = None, /, *args: Any, **kwargs: Any) -> None:
-        """Fail if such a job waits, see `enqueued`. Without arguments, fail if any job waits."""
+        """Fail if such a job is waiting (see `enqueued`). Without arguments, fail if any job is waiting."""
         __tracebackhide__ = True
         found = self.enqueued(job, *args, **kwargs)
         if found:
@@ -215,7 +215,7 @@ class Palermo:
         there = self._enqueued.all()
         return f"Enqueued jobs:\n{listing(there)}" if there else "Nothing is enqueued."
 
-    # Inside.
+    # Internals
 
     def _run_all(self, queues: str | Iterable[str], *, once: bool) -> int:
         __tracebackhide__ = True
@@ -242,15 +242,15 @@ class Palermo:
         return total
 
     def _due(self, selection: QueueSelection) -> int:
-        """The number of due jobs in these queues."""
+        """Return the number of due jobs in these queues."""
         self._client.run(publish_due)
         return self._client.run(lambda broker: count_pending(broker, selection, ()))
 
     @contextmanager
     def _round(self, selection: QueueSelection, jobs: int, put: Put) -> "Iterator[Future[int]]":
-        """A worker that runs this many jobs while the context lasts; its future has the number of jobs that ran.
+        """Enter a worker that runs this many jobs. The context's value is a future for the number of jobs that ran.
 
-        `put` receives each run, and None at the end. An error, such as Ctrl-C, ends the worker immediately.
+        `put` is called with each run, and with None at the end. An error, such as Ctrl-C, ends the worker immediately.
         """
         if self._thread is None:
             self._thread = LoopThread()
@@ -300,7 +300,7 @@ class Palermo:
         return ran.result()
 
     def _interrupts_now(self) -> bool:
-        """Whether a loop must end before its next item."""
+        """Return whether a loop must end before its next item."""
         if self._items_left is None:
             return False
         self._items_left -= 1
@@ -310,13 +310,13 @@ class Palermo:
         return True
 
     def _note_failed_unrun(self) -> None:
-        """Record the jobs that failed without a run, for example because another job has their unique key."""
+        """Record jobs that failed without a run, for example because another job holds their unique key."""
         known = {one.id for one in self.failures}
         page = self._client.run(lambda broker: browse_failed(broker, offset=0, limit=_LATEST, newest=True))
         self._failed([failure_without_run(one) for one in page.messages if one.id not in known])
 
     def _raise_interrupt(self) -> None:
-        """Raise the KeyboardInterrupt that was raised in a job: Ctrl-C ends the test."""
+        """Raise the KeyboardInterrupt that was raised in a job, because Ctrl-C ends the test."""
         interrupt, self._interrupt = self._interrupt, None
         if interrupt is not None:
             raise interrupt
@@ -329,7 +329,7 @@ class Palermo:
                 self._interrupt = one.error
 
     def _raise(self) -> None:
-        """Raise the errors of jobs. In a job nothing is raised: the call in the test does that."""
+        """Raise the errors of jobs. Does nothing within a job, because the call in the test raises them."""
         __tracebackhide__ = True
         if _inside.get():
             return
@@ -353,7 +353,7 @@ class Palermo:
 
 
 class _TestClient(Client):
-    """The client of a test: in inline mode it runs the jobs that it has stored."""
+    """A test's client, which runs the jobs it has stored in inline mode."""
 
     def __init__(self, settings: Settings, test: Palermo) -> None:
         super().__init__(settings)
@@ -425,7 +425,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def close(self) -> None:
-        """Stop the loop and end the thread."""
+        """Stop the loop and its thread."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()

@@ -1,4 +1,6 @@
-"""The pytest plugin: the fixture `palermo`. pytest loads it in every test run, so it imports nothing else by itself."""
+"""The pytest plugin with the fixture `palermo`. pytest loads it in every test run, so it imports as little as
+possible.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,6 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
     config.addinivalue_line(
         "markers",
         "palermo(inline=False, raise_failures=True, accept=(), **settings): options of the fixture `palermo` for this"
@@ -20,13 +21,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def palermo_options() -> Mapping[str, Any]:
-    """The options of the fixture `palermo`. Define this fixture in conftest.py to change them for many tests."""
+    """Options of the fixture `palermo`. Override this fixture in conftest.py to change them for many tests."""
     return {}
 
 
 @pytest.fixture
 def palermo(request: pytest.FixtureRequest, palermo_options: Mapping[str, Any]) -> "Iterator[Palermo]":
-    """An embedded broker of the test's own, and a worker in the test's process. See palermo.testing.Palermo."""
+    """An embedded broker for the test, and a worker in the test's process. See palermo.testing.Palermo."""
     from palermo.testing.palermo import Palermo
 
     options = dict(palermo_options)

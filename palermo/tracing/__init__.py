@@ -1,10 +1,11 @@
-"""Traces with OpenTelemetry: a span for each enqueue and each run, joined by the message's headers.
+"""Tracing with OpenTelemetry: a span for each enqueue and each run, connected by message headers.
 
-Another tracer, such as Sentry's, adds headers by `add_header_source`. Its hooks read them in `current_job().headers`.
+Other tracers, such as Sentry's, add headers with `add_header_source` and read them from `current_job().headers` in
+their hooks.
 
-A program is traced if it has given OpenTelemetry a tracer provider (docs/guides/monitoring.md). In all
-other programs nothing is imported and no header is written; the check costs a look into
-`sys.modules`. An error in OpenTelemetry is logged, and costs a job nothing but its span.
+A program is traced if it has set an OpenTelemetry tracer provider (docs/guides/monitoring.md). Otherwise nothing is
+imported and no header is written; the check only reads `sys.modules`. If OpenTelemetry raises an error, it is logged,
+and the job only loses its span.
 """
 
 import sys
@@ -25,30 +26,30 @@ class Enqueuing(Protocol):
     """The span of an enqueue."""
 
     def traced(self, message: Message) -> Message:
-        """The message with the headers that join its runs to this span."""
+        """Return the message with headers that connect its runs to this span."""
 
 
 class Running(Protocol):
     """The span of a run."""
 
     def ended(self, result: RunResult) -> RunResult:
-        """Record how the run went; returns the result."""
+        """Record the result of the run, and return it."""
 
 
 _UNTRACED = nullcontext[None]()
 
-#: Functions that return headers for the messages of the context that enqueues.
+#: Functions that return headers for messages enqueued in the current context.
 _header_sources: list[Callable[[], Mapping[str, str]]] = []
 
 
 def add_header_source(function: Callable[[], Mapping[str, str]]) -> None:
-    """Call this function for headers at each enqueue, unless OpenTelemetry traces it. It must not raise."""
+    """Add a function that returns headers for each enqueue not traced by OpenTelemetry. It must not raise."""
     if function not in _header_sources:
         _header_sources.append(function)
 
 
 class _WithHeaders:
-    """The span of an enqueue that only other tracers have."""
+    """An enqueue that is traced only by other tracers."""
 
     def traced(self, message: Message) -> Message:
         headers = trace_headers()
@@ -59,9 +60,9 @@ _WITH_HEADERS = nullcontext(_WithHeaders())
 
 
 def enqueuing(job: "JobDefinition | str | None") -> AbstractContextManager[Enqueuing | None]:
-    """Enter the span of enqueuing a job; with None, of one call that enqueues any number of jobs.
+    """Return a context with the span of enqueuing a job; `job` is None for a call that enqueues many.
 
-    The span is current inside. None if nothing is traced.
+    The context's value is None if nothing is traced.
     """
     provider = _provider()
     if provider is None:
@@ -72,7 +73,7 @@ def enqueuing(job: "JobDefinition | str | None") -> AbstractContextManager[Enque
 
 
 def trace_headers() -> dict[str, str]:
-    """The headers that join runs of later messages to the current span; empty if nothing is traced."""
+    """Return headers that connect the runs of later messages to the current span; empty if nothing is traced."""
     provider = _provider()
     if provider is None:
         return {name: value for function in _header_sources for name, value in function().items()}
@@ -82,9 +83,10 @@ def trace_headers() -> dict[str, str]:
 
 
 def running(message: Message, *, worker: str, crashed: bool = False) -> AbstractContextManager[Running | None]:
-    """Enter the span of running a message in the slot with this tag; `crashed` if another process ran it.
+    """Return a context with the span of running a message in a slot.
 
-    The span is current inside, so spans of the job are below it. None if nothing is traced.
+    `crashed` is whether it ran in another process, which died. Spans of the job become its children. The context's
+    value is None if nothing is traced.
     """
     provider = _provider()
     if provider is None:
@@ -95,7 +97,7 @@ def running(message: Message, *, worker: str, crashed: bool = False) -> Abstract
 
 
 def flush() -> None:
-    """Send the spans of this process before it ends abruptly. Returns once they are sent, or cannot be."""
+    """Send the remaining spans before the process exits abruptly. Returns once they are sent, or that failed."""
     provider = _provider()
     if provider is not None:
         from palermo.tracing.spans import flush_provider
@@ -104,7 +106,7 @@ def flush() -> None:
 
 
 def _provider() -> Any:
-    """The tracer provider; None if the program set none, or OpenTelemetry is not in use, or only being imported."""
+    """Return the tracer provider; None if none is set, or OpenTelemetry isn't imported or only partly."""
     api = sys.modules.get("opentelemetry.trace")
     find = getattr(api, "get_tracer_provider", None)
     if api is None or find is None:

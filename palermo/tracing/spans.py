@@ -1,4 +1,4 @@
-"""OpenTelemetry spans, with the attributes of its conventions for messaging and some of Palermo's own."""
+"""OpenTelemetry spans with attributes from its messaging conventions, and some of Palermo's own."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -17,13 +17,13 @@ from palermo.core.version import VERSION
 
 log = logging.getLogger("palermo.tracing")
 
-#: Milliseconds for sending the last spans, where the provider respects that.
+#: Milliseconds for sending the last spans, if the provider respects a timeout.
 _FLUSH_MS = 2_000
 
 
 @contextmanager
 def _harmless() -> Iterator[None]:
-    """Log the errors of exporters, samplers and propagators: no job may be lost or refused because of them."""
+    """Log errors of exporters, samplers and propagators, because they must not lose or reject a job."""
     try:
         yield
     except Exception:
@@ -32,7 +32,7 @@ def _harmless() -> Iterator[None]:
 
 @lru_cache(maxsize=4)
 def _tracer(provider: TracerProvider) -> Tracer:
-    """The tracer of a provider, made once, since that takes longer than a span."""
+    """Return the provider's tracer, cached because creating it takes longer than a span."""
     return provider.get_tracer("palermo", VERSION)
 
 
@@ -44,7 +44,7 @@ def _current(
     attributes: Mapping[str, Any],
     headers: Mapping[str, str] | None = None,
 ) -> Iterator[Span]:
-    """A span that is current while the block runs, below the one in these headers or the current one."""
+    """Enter a span that is a child of the one in these headers, or of the current one."""
     span: Span = trace.INVALID_SPAN
     token = None
     with _harmless():
@@ -68,7 +68,7 @@ def _fail(span: Span, kind: str, message: str) -> None:
 
 
 def current_headers() -> dict[str, str]:
-    """The headers that join later spans to the current one."""
+    """Return headers that connect later spans to the current one."""
     headers: dict[str, str] = {}
     with _harmless():
         propagate.inject(headers)
@@ -79,7 +79,7 @@ class EnqueueSpan:
     """See palermo.tracing.Enqueuing."""
 
     def __init__(self, span: Span, job: str) -> None:
-        """Without a job (""), the span is for many."""
+        """`job` is "" for a span of enqueuing many jobs."""
         self.count = 0
         self._span, self._job = span, job
         self._headers = current_headers()
@@ -94,7 +94,7 @@ class EnqueueSpan:
 
 @contextmanager
 def enqueue_span(provider: TracerProvider, job: str) -> Iterator[EnqueueSpan]:
-    """Enter the span of enqueuing a job; of many jobs if `job` is ""."""
+    """Enter the span of enqueuing a job, or many if `job` is ""."""
     attributes = {"messaging.operation.name": "enqueue", "messaging.operation.type": "send"}
     if job:
         attributes["palermo.job"] = job
@@ -110,7 +110,7 @@ def enqueue_span(provider: TracerProvider, job: str) -> Iterator[EnqueueSpan]:
         else:
             with _harmless():
                 if job and not enqueuing.count:
-                    span.set_attribute("palermo.outcome", "not enqueued")  # by a hook
+                    span.set_attribute("palermo.outcome", "not enqueued")  # rejected by a hook
         finally:
             with _harmless():
                 if not job:
@@ -151,7 +151,7 @@ def run_span(provider: TracerProvider, message: Message, *, worker: str, crashed
     }
     if crashed:
         attributes["palermo.crashed"] = True
-    # The publisher may have put anything there.
+    # The publisher may have set headers of any type.
     headers = {name: value for name, value in message.extra.items() if isinstance(value, str)}
     name = f"process {message.job or message.queue}"
     with _current(provider, name, SpanKind.CONSUMER, attributes, headers) as span:
@@ -159,7 +159,7 @@ def run_span(provider: TracerProvider, message: Message, *, worker: str, crashed
 
 
 def flush_provider(provider: TracerProvider) -> None:
-    """Have the provider send its spans, if it can."""
+    """Flush the provider's spans, if it supports that."""
     flush = getattr(provider, "force_flush", None)
     if flush is not None:
         with _harmless():
@@ -175,7 +175,7 @@ def _about(message: Message) -> dict[str, Any]:
 
 
 def _outcome(result: RunResult) -> tuple[str, Failure | None]:
-    """The outcome of a run in the journal's words, and the failure if it is one."""
+    """Return the outcome of a run as in the journal, and its failure if it failed."""
     match result:
         case Succeeded(skipped=skipped):
             return "skipped" if skipped else "succeeded", None
@@ -190,6 +190,6 @@ def _outcome(result: RunResult) -> tuple[str, Failure | None]:
         case Cancelled():
             return "cancelled", None
         case BatchResult(results):
-            # The span of a batch shows a failure if there is one, since failures are searched for.
+            # Show a failure in the span of a batch, because people search for failures.
             outcomes = [_outcome(each) for each in results]
             return next((one for one in outcomes if one[1] is not None), outcomes[0])

@@ -1,1 +1,1 @@
-"""Views of jobs that the commands, the API and the pages share."""
+"""Views of jobs shared by the command line, the API and the pages."""

@@ -1,6 +1,6 @@
-"""What a filter compares of a row, and of the message of a failed job.
+"""The facts that a filter compares, from a row or from a failed job's message.
 
-Law: only what is shown is searched, so that nobody can find hidden values by searching.
+Law: only displayed text is searched, so that a search can't reveal hidden values.
 """
 
 import json
@@ -15,23 +15,24 @@ from palermo.core.message import JSON, Message
 from palermo.core.times import parse_instant
 from palermo.views.filter import ROW_STATES, Facts
 
-#: Gives the preview of a message's arguments as it is shown.
+#: Returns the preview of a message's arguments as displayed.
 PreviewOf = Callable[[Message], str | None]
 
-#: The states in which a job may be due later.
+#: The states of jobs that may be due later.
 _SCHEDULED = ("scheduled", "retrying", "cancelled")
 
-#: What a row may show with other digits than JSON in ASCII has: escapes, tags, exponents, long or small numbers.
+#: Matches JSON whose numbers or escapes may be displayed with different digits: escapes, tags, exponents, long or small
+#: numbers.
 _OTHER_DIGITS = re.compile(rb"[\\$\x7f]|[0-9][eE]|\.0000|[0-9.]{19}")
 
 
 def wire_preview(message: Message) -> str | None:
-    """The preview as it is on the wire, including what is hidden."""
+    """Return the message's preview including hidden values."""
     return message.preview
 
 
 def facts_of_row(row: Row) -> Facts:
-    """The facts of a job that runs, waits, or has failed, from its row with hidden values masked."""
+    """Return the facts of a job from its row, in which hidden values are masked."""
     error: dict[str, Any] = row.get("error") or {}
     state = row.get("state") or "running"
     enqueued = row["created_at"] if state == "scheduled" else waits_since({"run_at": None, "created_at": None, **row})
@@ -56,7 +57,7 @@ def facts_of_row(row: Row) -> Facts:
 
 
 def facts_of_failed(message: Message, shown: PreviewOf = wire_preview) -> Facts:
-    """The facts of a message from `failed`; `shown` gives the text of its arguments."""
+    """Return the facts of a failed job's message. `shown` returns the text of its arguments."""
     failure = message.failure
 
     def texts() -> tuple[str | None, ...]:
@@ -79,10 +80,10 @@ def facts_of_failed(message: Message, shown: PreviewOf = wire_preview) -> Facts:
 
 
 def may_contain(message: Message, wanted: str) -> bool:
-    """Whether the row of a waiting job may have this text, in lower case.
+    """Whether the row of a waiting job may contain this lower-case text.
 
-    Fast path for a number, such as that of an order: it is in the body as it is shown, or nowhere. A search that
-    reads 500 jobs takes 60 ms of a core in the web process; 100 if it makes all their rows.
+    Fast path for numbers, such as order numbers, which are displayed exactly as in the body. A search through 500 jobs
+    takes 60 ms of CPU time in the web process, and 100 ms if all rows are created.
     """
     body = message.body
     if (
@@ -91,7 +92,7 @@ def may_contain(message: Message, wanted: str) -> bool:
         or message.content_type != JSON
         or message.content_encoding
         or not body.isascii()
-        or body.count(b",") > PREVIEW  # a preview may tell how many values there are
+        or body.count(b",") > PREVIEW  # a preview may contain the number of values
         or wanted.encode() in body
         or _OTHER_DIGITS.search(body)
     ):

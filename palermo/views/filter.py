@@ -1,7 +1,7 @@
-"""The filter of jobs in any state, and that of operators' actions: their text, and the rule for a job.
+"""The filters for jobs in any state and for operators' actions: their text form, and how they match.
 
-Law: lists, commands, the API and the pages filter jobs by a JobFilter and by nothing else, so that one text finds the
-same jobs everywhere. An index asks the filter about names, and compares times and searches texts as `matches` does.
+Law: lists, commands, the API and the pages filter jobs only with a JobFilter, so that the same text finds the same jobs
+everywhere. An index calls the filter for names, and compares times and searches texts in the same way as `matches`.
 """
 
 import re
@@ -18,19 +18,20 @@ from palermo.core.times import parse_duration, parse_time
 from palermo.core.topology import worker_of
 from palermo.errors import OptionInvalid
 
-#: The states of jobs, in the order of their lives.
+#: The states of jobs, in the order of a job's life.
 STATES = ("running", "waiting", "scheduled", "retrying", "failed", "done", "discarded", "cancelled")
 
-#: The states of rows that have another name in filters.
+#: Row states with another name in filters.
 ROW_STATES = {"pending": "waiting", "working": "running"}
 
 #: The fields that hold names.
 NAMES = ("queue", "job", "error", "worker", "tenant")
 
-#: The fields that hold times, which are given as durations ago; those given as durations from now; and durations.
+#: The fields with times, given as durations before now; with due times, given as durations from now; and with
+#: durations.
 _TIMES, _DUE, _DURATIONS = ("since", "until"), ("due_from", "due_until"), ("longer", "shorter")
 
-#: The conditions on jobs, each with an example and with its meaning, for people.
+#: The conditions on jobs, with examples and meanings for users.
 CHIPS: Mapping[str, tuple[str, str]] = {
     "queue": ("mail", "part of the queue's name; =mail matches only mail"),
     "job": ("SendReceipt", "part of the job's name; * matches any characters"),
@@ -51,7 +52,7 @@ CHIPS: Mapping[str, tuple[str, str]] = {
     "requeued": ("true", "failed again after a requeue"),
 }
 
-#: The conditions on the actions of operators.
+#: The conditions on operators' actions.
 ACTION_CHIPS: Mapping[str, tuple[str, str]] = {
     "by": ("anna", "part of the user's name"),
     "action": ("requeue", "part of the action's name"),
@@ -60,15 +61,15 @@ ACTION_CHIPS: Mapping[str, tuple[str, str]] = {
     "until": CHIPS["until"],
 }
 
-#: A chip, text in quotes, or text without a blank. In quotes a quote and a backslash have a backslash before them.
+#: A condition, text in quotes, or a word. Within quotes, quotes and backslashes are escaped with a backslash.
 _WORD = re.compile(r'(?:(?P<name>[a-z]+|due_from|due_until):)?(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>\S+))')
 
-#: The limit for instants. A job of another program may say anything about when it failed, within 64 bits.
+#: Limit for instants, because other programs may set any 64-bit number as a failure time.
 _LAST = 2.0**62
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What a filter compares of one job."""
+    """The data of one job that a filter compares."""
 
     id: str = ""
     #: One of STATES.
@@ -78,20 +79,20 @@ class Facts(Struct, frozen=True, kw_only=True):
     error: str = ""
     worker: str = ""
     tenant: str = ""
-    #: Unix seconds: when it failed, ended, started or else was enqueued; None if that is unknown.
+    #: Unix seconds: when it failed, ended or started, or else was enqueued; None if unknown.
     at: float | None = None
-    #: Unix seconds at which a scheduled job is due.
+    #: When a scheduled job is due, in Unix seconds.
     due: float | None = None
-    #: Seconds that it ran.
+    #: Duration of its run in seconds.
     took: float | None = None
     requeued: bool = False
-    #: Made if they are asked for: the fingerprint of its failure, and what a text is searched in beside its id.
+    #: Computed only if needed: the fingerprint of its failure, and the text to search in addition to its id.
     group: Callable[[], str] = str
     texts: Callable[[], Iterable[str | None]] = tuple
 
 
 class _Conditions(Struct, frozen=True, kw_only=True):
-    """The conditions of a filter. None is none."""
+    """The conditions of a filter. None means no condition."""
 
     def __post_init__(self) -> None:
         check_conditions(self)
@@ -102,7 +103,7 @@ class _Conditions(Struct, frozen=True, kw_only=True):
         return all(getattr(self, name) is None for name in self.__struct_fields__)
 
     def __str__(self) -> str:
-        """The text that `parse_filter` reads as this filter; "everything" for one without conditions."""
+        """Return the text from which `parse_filter` creates this filter, or "everything"."""
         return (
             " ".join(str(Chip("" if name == "text" else name, value)) for name, value in written(self)) or "everything"
         )
@@ -112,56 +113,56 @@ F = TypeVar("F", bound=_Conditions)
 
 
 class AuditFilter(_Conditions, frozen=True, kw_only=True):
-    """The conditions that an operator's action must meet, all at once; a filter without conditions matches every one.
+    """The conditions that an operator's action must all meet. Without conditions it matches every action.
 
-    A name is matched as in a JobFilter. Raises OptionInvalid for a blank condition.
+    Names are matched as in a JobFilter. Raises OptionInvalid for a blank condition.
     """
 
-    #: The user who did it.
+    #: The user who performed it.
     by: str | None = None
     action: str | None = None
     queue: str | None = None
-    #: Text, in any letter case, in the ids of its jobs, or in its other fields.
+    #: Text in the ids of its jobs or in its other fields, in any case.
     text: str | None = None
-    #: Unix seconds: it was done then or later.
+    #: Unix seconds: performed at this time or later.
     since: float | None = None
-    #: Unix seconds: it was done then or earlier.
+    #: Unix seconds: performed at this time or earlier.
     until: float | None = None
 
 
 class JobFilter(_Conditions, frozen=True, kw_only=True):
-    """The conditions that a job must meet, all at once; a filter without conditions matches every job.
+    """The conditions that a job must all meet. Without conditions it matches every job.
 
-    A name is a part of the name, in any letter case. `*` in it stands for any characters, `a,b` accepts either part,
-    and `=mail` is exactly `mail`. A job whose value is unknown in a list does not meet a condition on it.
+    A name condition is part of the name, in any case. `*` stands for any characters, `a,b` matches either part, and
+    `=mail` matches exactly `mail`. A job that lacks the value doesn't match.
 
-    Raises OptionInvalid for a blank condition and for an unknown state.
+    Raises OptionInvalid for a blank condition or an unknown state.
     """
 
-    #: One or more of running, waiting, scheduled, retrying, failed, done, discarded and cancelled, with commas.
+    #: One or more of running, waiting, scheduled, retrying, failed, done, discarded and cancelled, separated by commas.
     state: str | None = None
     queue: str | None = None
-    #: Its wire name.
+    #: The wire name.
     job: str | None = None
-    #: The dotted name of the class of its error.
+    #: The dotted name of its error's class.
     error: str | None = None
-    #: The id of the worker that ran it last, such as `pid:123@host`.
+    #: The id of the worker that last ran it, such as `pid:123@host`.
     worker: str | None = None
     tenant: str | None = None
-    #: Text, in any letter case, at the beginning of its id, or in its name, its error, its traceback, the reason why it
-    #: was discarded, or its arguments as they are shown. What the setting web_redact hides is not searched.
+    #: Text, in any case, at the beginning of its id, or in its name, error, traceback, discard reason or displayed
+    #: arguments. Values hidden by the setting web_redact are not searched.
     text: str | None = None
-    #: Whole Unix seconds: it failed, ended, started or was enqueued then or later.
+    #: Unix seconds (integer): it failed, ended, started or was enqueued at this time or later.
     since: float | None = None
-    #: Whole Unix seconds: it failed, ended, started or was enqueued then or earlier.
+    #: Unix seconds (integer): it failed, ended, started or was enqueued at this time or earlier.
     until: float | None = None
-    #: Unix seconds: it is due then or later.
+    #: Unix seconds: due at this time or later.
     due_from: float | None = None
-    #: Unix seconds: it is due then or earlier.
+    #: Unix seconds: due at this time or earlier.
     due_until: float | None = None
-    #: The fingerprint of its group, as `inspector.failed.groups` returns it.
+    #: The fingerprint of its failure group, as returned by `inspector.failed.groups`.
     group: str | None = None
-    #: True for jobs that failed again after a requeue; False for the others.
+    #: True for jobs that failed again after a requeue, False for all others.
     requeued: bool | None = None
     #: It ran for at least this many seconds.
     longer: float | None = None
@@ -177,20 +178,20 @@ class JobFilter(_Conditions, frozen=True, kw_only=True):
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The states that are asked for; none for all."""
+        """The selected states, or () for all."""
         return tuple(self.state.split(",")) if self.state else ()
 
     @property
     def first(self) -> int | None:
-        """`since` in the whole seconds in which failed jobs say when they failed."""
+        """`since` in whole seconds, the precision of failure times."""
         return None if self.since is None else int(self.since)
 
     def fits_name(self, field: str, name: str) -> bool:
-        """Whether the value of one of NAMES meets the filter's condition on it."""
+        """Whether the value of one of NAMES matches the filter's condition on it."""
         wanted: str | None = getattr(self, field)
         if wanted is None:
             return True
-        # The slot of a worker may be given, as the page of a job shows it: its worker is meant.
+        # A slot's tag, as on a job's page, stands for its worker.
         return fits(worker_of(name), worker_of(wanted)) if field == "worker" else fits(name, wanted)
 
     def matches(self, job: Facts) -> bool:
@@ -210,7 +211,7 @@ class JobFilter(_Conditions, frozen=True, kw_only=True):
         )
 
 
-#: The filters that every job meets, and every action.
+#: The filters that match every job and every action.
 EVERYTHING, ANYTHING = JobFilter(), AuditFilter()
 
 
@@ -219,7 +220,7 @@ def _says(job: Facts, wanted: str) -> bool:
 
 
 def written(filter: _Conditions) -> list[tuple[str, str]]:
-    """The conditions of a filter by their names, as `filter_of` reads them; the text comes last."""
+    """Return the filter's conditions by name, as accepted by `filter_of`. The text comes last."""
     names = (*chips_of(type(filter)), "text")
     return [(name, _written(name, value)) for name in names if (value := getattr(filter, name)) is not None]
 
@@ -236,7 +237,7 @@ def _written(name: str, value: str | float) -> str:
 
 
 class Chip(NamedTuple):
-    """A condition as it is written: `queue:mail`, or text that has no name."""
+    """A condition in text form: `queue:mail`, or text without a name."""
 
     name: str
     value: str
@@ -248,14 +249,15 @@ class Chip(NamedTuple):
 
 
 def chips_of(kind: type[_Conditions]) -> Mapping[str, tuple[str, str]]:
-    """The conditions that a filter of this kind may have, each with an example and with its meaning."""
+    """Return the possible conditions of a kind of filter, with examples and meanings."""
     return ACTION_CHIPS if kind is AuditFilter else CHIPS
 
 
 def chips(text: str, kind: type[_Conditions] = JobFilter) -> list[Chip]:
-    """The conditions in a text, such as `state:failed queue:mail "no answer"`; all words are one text, and come last.
+    """Split a text such as `state:failed queue:mail "no answer"` into conditions. All plain words form one text, which
+    comes last.
 
-    Raises OptionInvalid for a condition that is unknown, twice there or without a value.
+    Raises OptionInvalid for a condition that is unknown, repeated or has no value.
     """
     words: list[str] = []
     found: dict[str, Chip] = {}
@@ -266,7 +268,7 @@ def chips(text: str, kind: type[_Conditions] = JobFilter) -> list[Chip]:
             name, value = value[:-1], ""
         if name is None:
             words.append("" if value.isspace() else value)
-        elif name == "pid" or value.startswith("//"):  # a worker's id; https://…
+        elif name == "pid" or value.startswith("//"):  # a worker's id, or https://…
             words.append(word[0])
         elif name not in known:
             raise OptionInvalid(
@@ -284,14 +286,15 @@ def chips(text: str, kind: type[_Conditions] = JobFilter) -> list[Chip]:
 
 
 def parse_filter(text: str, now: float) -> JobFilter:
-    """The filter that a text means; its durations end at `now`, in Unix seconds. Raises OptionInvalid."""
+    """Parse a filter. Durations end at `now`, in Unix seconds. Raises OptionInvalid."""
     return filter_of({chip.name or "text": chip.value for chip in chips(text)}, now)
 
 
 def filter_of(written: Mapping[str, str | None], now: float, kind: type[F] = JobFilter) -> F:  # type: ignore[assignment]
-    """The filter with these conditions, each as it is written; `filter` is a text with more of them, and None is none.
+    """Return the filter with these conditions in text form. `filter` is a text with more conditions; None means no
+    condition.
 
-    Raises OptionInvalid, also for a blank filter and for a condition that is given twice.
+    Raises OptionInvalid, also for a blank filter and for a repeated condition.
     """
     more = written.get("filter")
     check_condition("filter", more)
@@ -318,13 +321,13 @@ def filter_of(written: Mapping[str, str | None], now: float, kind: type[F] = Job
 
 
 def parse_moment(text: str, name: str, now: float) -> float:
-    """Unix seconds of a text: an instant with a zone, `@` and Unix seconds, or a duration. Raises OptionInvalid.
+    """Return an instant with a zone, `@` and Unix seconds, or a duration as Unix seconds. Raises OptionInvalid.
 
-    A duration is from now for the instant at which a job is due, and ago for other instants.
+    A duration counts from now for due times, and before now for others.
     """
     ago = name not in _DUE
     try:
-        # An unquoted plus sign in an address arrives as a blank.
+        # An unquoted plus sign in a URL arrives as a space.
         plus = text.replace(" ", "+") if text.count(" ") == 1 else text
         moment = float(text[1:]) if text.startswith("@") else parse_time(plus, now, ago=ago)
     except (ValueError, OverflowError):

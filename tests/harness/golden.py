@@ -1,7 +1,7 @@
-"""Golden files of the output for people: tests/golden/SURFACE/NAME.txt, one for each command and each page.
+"""Golden files of output for users: tests/golden/SURFACE/NAME.txt, one per command and page.
 
-Other tests look for values, ids and states, and leave the wording to these files. `PALERMO_GOLDEN=1` writes them again
-after a sentence has changed; the difference in git is what readers will see.
+Other tests check values, ids and states, but not wording. `PALERMO_GOLDEN=1` rewrites the files after a change of
+wording; the diff shows what users will see.
 """
 
 import os
@@ -10,10 +10,10 @@ from pathlib import Path
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
-#: Read here, since tests of settings take such variables away.
+#: Read at import, because tests of settings remove such variables.
 _WRITING = bool(os.environ.get("PALERMO_GOLDEN"))
 
-#: What differs from one run to the next, and what stands for it in the files.
+#: Patterns for values that change between runs, and their placeholders in the files.
 _VOLATILE = (
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "<id>"),
     (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d| UTC)?"), "<time>"),
@@ -24,7 +24,7 @@ _VOLATILE = (
 
 
 def assert_golden(surface: str, name: str, text: str) -> None:
-    """Compare with the golden file, but for ids, times, folders and pids; under PALERMO_GOLDEN=1, write it."""
+    """Compare with the golden file, ignoring ids, times, folders and pids. With PALERMO_GOLDEN=1, write the file."""
     for pattern, sign in _VOLATILE:
         text = pattern.sub(sign, text)
     text = "\n".join(line.rstrip() for line in text.strip().splitlines()) + "\n"

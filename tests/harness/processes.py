@@ -1,4 +1,4 @@
-"""Running workers, and what the kernel says of processes."""
+"""Running worker processes, and information about processes from the kernel."""
 
 import signal
 import subprocess
@@ -10,7 +10,7 @@ from tests.helpers import HANGS, eventually
 
 
 class WorkerProcess:
-    """A running `palermo worker`, and what it has logged."""
+    """A running `palermo worker` and its log."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
         self._process = process
@@ -29,17 +29,17 @@ class WorkerProcess:
         self._process.send_signal(number)
 
     def wait(self, within: float = HANGS) -> int:
-        """The exit code, once it has ended."""
+        """Wait until it ends, and return its exit code."""
         eventually(lambda: not self.alive, within=within)
         return self._process.wait()
 
     def stop(self) -> int:
-        """Have it finish what it runs, and end; the exit code."""
+        """Let it finish the running jobs and end, and return its exit code."""
         self.send(signal.SIGTERM)
         return self.wait()
 
     def kill9(self) -> None:
-        """Kill the worker's parent process, as the kernel does when memory runs out."""
+        """Kill the worker's parent process with SIGKILL, like the kernel when memory runs out."""
         self._process.kill()
         self._process.wait(HANGS)
 
@@ -48,23 +48,25 @@ class WorkerProcess:
             self.kill9()
 
     def children(self) -> list[int]:
-        """The template and its slots."""
+        """Return the pids of the template and its slots."""
         template = children(self.pid)
         return template + [slot for pid in template for slot in children(pid)]
 
     def tree(self) -> list[int]:
-        """The parent, its template and its slots."""
+        """Return the pids of the parent, the template and the slots."""
         return [self.pid, *self.children()]
 
     def grown(self, processes: int) -> list[int]:
-        """The template and its slots, once there are that many."""
+        """Return the pids of the template and its slots once there are this many."""
         return eventually(lambda: found if len(found := self.children()) == processes else [])
 
     def title(self) -> str:
         return title(self.pid)
 
     def dump(self, shown: Callable[[str], bool]) -> None:
-        """Have it log stacks until its log shows this: it logs none of a slot that gets no turn for 2 s."""
+        """Request stacks until the log contains them. The stacks of a slot that isn't scheduled for 2 s are not
+        logged.
+        """
 
         def asked() -> bool:
             self.send(signal.SIGTTIN)
@@ -83,12 +85,12 @@ def children(pid: int) -> list[int]:
 
 
 def title(pid: int) -> str:
-    """What `ps` shows of a process."""
+    """Return the title of a process as shown by `ps`."""
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
 
 
 def exists(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Whether a process exists and isn't a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

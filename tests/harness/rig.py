@@ -1,4 +1,4 @@
-"""A broker, a folder, and workers as processes: what a test of whole programs needs."""
+"""A broker, a folder and worker processes for tests of whole programs."""
 
 import contextlib
 import json
@@ -24,16 +24,15 @@ from tests.helpers import HANGS, Stopwatch, eventually, has_traceback, whole_lin
 
 COMMAND = str(Path(sys.executable).with_name("palermo"))
 
-#: The modules that workers of tests import their jobs from.
+#: The folder with the modules of jobs for test workers.
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
-#: Seconds that a test's own client gives the broker, 5 by default. After half of it a client takes its session for dead
-#: and publishes again, so that a job may be there twice: on a machine that stands still for some seconds, not before
-#: this.
+#: Publish timeout of the test's own client in seconds. After half of it, a client considers its session dead and
+#: publishes again, which may duplicate jobs. The default of 5 is too low for a machine that may stall for seconds.
 PATIENCE = 60.0
 
 
-#: Seconds within which a command must answer: five in truth, on a machine that others keep busy too.
+#: Seconds within which a command must answer. Five would do on an idle machine.
 ANSWER = 15.0
 
 
@@ -48,10 +47,10 @@ class JobError(NamedTuple):
 
 
 class Rig:
-    """One broker, one folder that jobs write into, and the workers that were started here; all end with the test.
+    """A broker, a folder for the jobs' output, and the workers started here. All are removed after the test.
 
-    `module` is where `worker` and `enqueue` look for jobs; `settings` are those of the test's own client and, but for
-    `publish_timeout`, of the commands and workers.
+    `module` contains the jobs for `worker` and `enqueue`. `settings` apply to the test's own client and, except for
+    `publish_timeout`, to commands and workers.
     """
 
     def __init__(
@@ -91,20 +90,22 @@ class Rig:
             worker.end()
         self.client.close()
 
-    # What a person does in a terminal.
+    # What users do in a terminal
 
     def run(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-        """`palermo` with these arguments, as a process of its own."""
+        """Run `palermo` with these arguments in its own process."""
         return self._run([COMMAND, *arguments], environment)
 
     def palermo(self, *arguments: str, code: int = 0) -> str:
-        """What it prints; it must end with this exit code."""
+        """Run `palermo`, check its exit code, and return its output."""
         done = self.run(*arguments)
         assert done.returncode == code, done.stderr
         return done.stdout
 
     def answer(self, command: str, **environment: str) -> tuple[int, str]:
-        """The exit code of a command and all that it prints: soon, and in words, whatever the broker does."""
+        """Return a command's exit code and output. It must end in time and without a traceback, whatever the broker
+        does.
+        """
         watch = Stopwatch()
         done = self.run(*shlex.split(command), **environment)
         printed = done.stdout + done.stderr
@@ -114,11 +115,11 @@ class Rig:
         return done.returncode, printed
 
     def rows(self, *arguments: str) -> Any:
-        """What it prints with `--json`."""
+        """Run `palermo` with `--json` and return the rows."""
         return json.loads(self.palermo(*arguments, "--json"))
 
     def python(self, program: str) -> str:
-        """What a program of the user's prints."""
+        """Run a user's program and return its output."""
         done = self._run([sys.executable, "-c", program], {})
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -144,9 +145,9 @@ class Rig:
         cwd: Path | None = None,
         **environment: str,
     ) -> WorkerProcess:
-        """A worker with the default publish timeout; `times` are waits to shorten, see programs/impatient.py.
+        """Start a worker with the default publish timeout. `times` shortens waits, see programs/impatient.py.
 
-        `program` is another one of PROGRAMS that stands in for the command.
+        `program` is a file in PROGRAMS to run instead of the command.
         """
         if times is not None:
             program = "impatient.py"
@@ -157,7 +158,9 @@ class Rig:
     def launch(
         self, command: Sequence[str], *, cwd: Path | None = None, alone: bool = False, **environment: str
     ) -> WorkerProcess:
-        """A worker by its whole command line; `alone` in a process group, as the shell gives one to each command."""
+        """Start a worker by its whole command line. With `alone`, it gets its own process group, like a command in a
+        shell.
+        """
         log = self.path / f"worker-{len(self._workers)}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -179,26 +182,30 @@ class Rig:
         eventually(lambda: wanted <= {row["pid"] for row in self.workers() if row["state"] == "idle"})
 
     def idle(self, *arguments: str, **more: Any) -> WorkerProcess:
-        """A worker that waits for jobs."""
+        """Start a worker and wait until it waits for jobs."""
         worker = self.worker(*arguments, **more)
         self.ready(worker)
         return worker
 
     def burst(self, *arguments: str, **more: Any) -> str:
-        """Work until there is nothing to do; the worker's log."""
+        """Run jobs until the queues are empty, and return the worker's log."""
         worker = self.worker("--burst", *arguments, **more)
         assert worker.wait() == 0, worker.log
         return worker.log
 
     def run_one(self, worker: WorkerProcess) -> None:
-        """Have the worker's only slot run a job: from then on it idles, where before it may not have begun."""
+        """Run a job in the worker's only slot, which is certainly idle afterwards; before, it may still have been
+        starting.
+        """
         self.enqueue("nothing")
         row = ("idle", 1)
         eventually(lambda: row in [(one["state"], one["processed"]) for one in self.workers()])
         assert worker.alive
 
     def freeze(self, worker: WorkerProcess) -> None:
-        """Stop the worker by SIGSTOP, while it does not hold the lock of an SQLite file: others would wait for it."""
+        """Suspend the worker with SIGSTOP while it doesn't hold the lock of a SQLite file, on which others would
+        wait.
+        """
         with contextlib.closing(sqlite3.connect(":memory:", timeout=HANGS, isolation_level=None)) as file:
             if self.url.startswith("sqlite"):
                 file.execute("ATTACH ? AS jobs", (self.url.removeprefix("sqlite:///"),))
@@ -207,21 +214,21 @@ class Rig:
             stat = Path(f"/proc/{worker.pid}/stat")
             eventually(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T")
 
-    # What a program does.
+    # What programs do
 
     def enqueue(
         self, job: str, *args: Any, module: str = "", kwargs: Mapping[str, Any] | None = None, **options: Any
     ) -> str:
-        """Enqueue one job of the rig's module, or of another one; its id."""
+        """Enqueue a job of the rig's module or another one, and return its id."""
         name = job if "." in job else f"{module or self.module}.{job}"
         return self.client.enqueue(name, args, kwargs or {}, **options).id
 
     def hold(self, text: str = "held") -> str:
-        """Enqueue a job that runs until the gate opens; its id."""
+        """Enqueue a job that runs until the gate opens, and return its id."""
         return self.enqueue("hold", str(self.notes_path), str(self.gate), text)
 
     def holding(self, *arguments: str, **more: Any) -> tuple[WorkerProcess, str]:
-        """A worker that runs a job until the gate opens, and the job's id."""
+        """Start a worker that runs a job until the gate opens, and return both."""
         id = self.hold()
         worker = self.worker(*arguments, **more)
         eventually(lambda: self.lines() == ["held begins"])
@@ -231,7 +238,9 @@ class Rig:
         (self.path / gate).touch()
 
     def cancel(self, id: str, **more: Any) -> dict[str, Any]:
-        """Cancel a job that runs, and the answer once it has ended: a worker waits 3 s for that, and a caller 5 s."""
+        """Cancel a running job, and return the answer once the job has ended. A worker waits 3 s for that, and a caller
+        5 s.
+        """
         for _ in range(10):
             began = time.monotonic()
             (row,) = self.inspector.jobs.cancel(id, **more)
@@ -241,32 +250,32 @@ class Rig:
             assert time.monotonic() - began >= 3, row
         return dict(row)
 
-    # What there is to see.
+    # What can be observed
 
     def lines(self, file: str = "notes") -> list[str]:
-        """The whole lines of a file that jobs write; one may be writing the next."""
+        """Return the complete lines of a file that jobs write. The last one may be incomplete."""
         return whole_lines(self.path / file)
 
     def await_lines(self, count: int, file: str = "notes", within: float = HANGS) -> list[str]:
-        """The lines of a file once there are that many."""
+        """Return the lines of a file once there are this many."""
         eventually(lambda: len(self.lines(file)) >= count, within=within)
         return self.lines(file)
 
     def trace(self, more: str = "") -> list[list[str]]:
-        """The lines of the trace, or of the file beside it whose name ends in `more`, in words."""
+        """Return the lines of the trace, split into words, or of the similar file whose name ends in `more`."""
         return [line.split() for line in whole_lines(Path(f"{self.trace_path}{more}"))]
 
     def workers(self) -> list[dict[str, Any]]:
-        """The workers that there are: one that does not answer within a second is silent, or is missing."""
+        """Return the rows of workers. One that doesn't answer within a second is silent or missing."""
         return [dict(row) for row in self.inspector.workers.list()]
 
     def only_worker(self) -> dict[str, Any]:
-        """What the one worker that there is says of itself, once it answers."""
+        """Return the row of the only worker once it answers."""
         (row,) = eventually(lambda: [row for row in self.workers() if row["answers"]])
         return row
 
     def drained(self) -> bool:
-        """Whether no job waits or runs."""
+        """Whether no job is waiting or running."""
         rows = self.inspector.queues.list()
         return not any(row["pending"] or row["in_progress"] for row in rows if row["name"] != "failed")
 
@@ -274,19 +283,19 @@ class Rig:
         return {row["name"]: row["pending"] for row in self.inspector.queues.list()}.get(queue, 0)
 
     def failed(self) -> dict[str, dict[str, Any]]:
-        """The failed jobs, by id."""
+        """Return the rows of failed jobs, by id."""
         return {row["id"]: dict(row) for row in self.inspector.failed.list(limit=10_000)}
 
     def errors(self) -> dict[str, JobError]:
-        """Why jobs failed, by id."""
+        """Return the errors of failed jobs, by id."""
         return {id: JobError(row["error"]["class"], row["error"]["message"]) for id, row in self.failed().items()}
 
-    # What another program does, on RabbitMQ.
+    # What other programs do on RabbitMQ
 
     def put(self, queue: str, body: bytes, **properties: Any) -> None:
-        """Publish what a program without Palermo publishes."""
+        """Publish a message like a program that doesn't use Palermo."""
         with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
             channel = connection.channel()
             channel.confirm_delivery()
-            # pika's own cannot write a double, which other clients can.
+            # pika's own Properties can't write a double, unlike other clients.
             channel.basic_publish(self.exchange, queue, body, Properties(**properties), mandatory=True)

@@ -12,14 +12,14 @@ __all__ = ["enqueue_on_commit"]
 
 
 def enqueue_on_commit(job: Enqueueable, /, *args: Any, **kwargs: Any) -> Job:
-    """Enqueue the job once the transaction of the default database is committed, or not at all if it is rolled back.
+    """Enqueue the job once the default database's transaction is committed. If it is rolled back, nothing is enqueued.
 
-    Returns the handle of the job, which already has its id; before the commit its status is "unknown". Without a
-    transaction the job is enqueued immediately. The arguments are checked now, and read at the commit: do not change
-    them in between. For another database write `transaction.on_commit(..., using="other")`.
+    Returns the job's handle, which already has an id; its status is "unknown" before the commit. Without a transaction
+    the job is enqueued immediately. The arguments are checked now but read at the commit, so don't change them in
+    between. For other databases, use `transaction.on_commit(..., using="other")`.
 
-    Raises ArgumentsInvalid. If the broker is unavailable, the commit raises BrokerUnavailable: the data is stored,
-    but the job isn't.
+    Raises ArgumentsInvalid. If the broker is unavailable, the commit raises BrokerUnavailable: the data is stored, but
+    the job isn't.
     """
     refuse_models(job.definition, args, kwargs)
     made = JobAfterCommit.of(job, args, kwargs)

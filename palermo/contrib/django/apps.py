@@ -1,4 +1,4 @@
-"""The Django app: finds the settings and jobs of a project, and adds the hooks."""
+"""The Django app, which finds a project's settings and jobs, and adds the hooks."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ class PalermoConfig(AppConfig):
     verbose_name = "Palermo"
 
     def ready(self) -> None:
-        """Run after the models of all apps are loaded."""
+        """Called after the models of all apps are loaded."""
         configuration.declare()
         palermo.hook(before_first_fork_tend_django_connections)
         palermo.hook(before_enqueue_refuse_models)
@@ -30,7 +30,7 @@ class PalermoConfig(AppConfig):
 
 
 def check_settings(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
-    """The system check of settings.PALERMO."""
+    """System check of settings.PALERMO."""
     try:
         configuration.check()
     except PalermoError as error:

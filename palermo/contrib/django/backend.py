@@ -1,9 +1,9 @@
-"""A backend for Django's own tasks interface: functions with Django's `@task` run on Palermo's workers.
+"""A backend for Django's tasks: functions decorated with Django's `@task` run on Palermo's workers.
 
     TASKS = {"default": {"BACKEND": "palermo.contrib.django.backend.PalermoBackend"}}
 
-Each task is a job that has the task's dotted name, so every page and command shows it like any other job. Django has
-the interface from 6.0 on; the package django-tasks brings it to older versions.
+Each task is a job with the task's dotted name, and is shown like any other job. Tasks are part of Django from 6.0 on,
+and of the package django-tasks for older versions.
 """
 
 import math
@@ -55,15 +55,15 @@ _STATUS: Mapping[State, Any] = {
 }
 
 
-#: Maximum seconds for the broker to return the result of a finished task.
+#: Maximum seconds for the broker to return a finished task's result.
 _RESULT_SECONDS = 30.0
 
-#: The tasks by the names of their jobs. Django creates a backend object per thread.
+#: The tasks by job name. Global, because Django creates a backend object per thread.
 _tasks: dict[str, Any] = {}
 
 
 class PalermoBackend(BaseTaskBackend):
-    """Runs tasks as jobs. OPTIONS are options of `@palermo.job` for all its tasks: `{"retries": 3, "timeout": 60}`."""
+    """Runs tasks as jobs. OPTIONS are options of `@palermo.job` for all tasks: `{"retries": 3, "timeout": 60}`."""
 
     supports_defer = True
     supports_async_task = True
@@ -72,7 +72,7 @@ class PalermoBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        # Without kept results, get_result could not return a task's value.
+        # get_result needs a kept result to return the task's value.
         self._job_options = {"keep_result": True, **self.options}
 
     def validate_task(self, task: Any) -> None:
@@ -84,7 +84,7 @@ class PalermoBackend(BaseTaskBackend):
             job(**{**self._job_options, "name": task.module_path, "queue": _queue(task)})(_job_function(self, task))
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Store one task on the broker. Raises the same as `Client.enqueue`."""
+        """Enqueue a task. Raises the same errors as `Client.enqueue`."""
         self.validate_task(task)
         result = _result(task, self.alias, new_id(), TaskResultStatus.READY, args, kwargs)
         default_client().enqueue(
@@ -101,7 +101,7 @@ class PalermoBackend(BaseTaskBackend):
         return result
 
     def get_result(self, result_id: str) -> Any:
-        """The state of a task, and its return value. Arguments are missing, because an ended job no longer has them.
+        """Return a task's state and return value, without its arguments, which aren't available for a finished job.
 
         Raises TaskResultDoesNotExist, BrokerUnavailable.
         """
@@ -123,7 +123,7 @@ class PalermoBackend(BaseTaskBackend):
         return result
 
     def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
-        """The system check of the backend's OPTIONS."""
+        """System check of the backend's OPTIONS."""
         try:
             job(**{**self._job_options, "name": f"{_nothing.__module__}.check"})(_nothing)
         except PalermoError as error:
@@ -138,17 +138,17 @@ def _nothing() -> None:
 
 
 def _queue(task: Any) -> str | None:
-    """The Palermo queue: the default one for Django's default queue."""
+    """Return Palermo's name of a task's queue. Django's default queue means Palermo's default queue."""
     return None if task.queue_name == DEFAULT_TASK_QUEUE_NAME else str(task.queue_name)
 
 
 def _priority(task: Any) -> int | None:
-    """From -100..100 to 0..9. A message without a priority has 0, so tasks below Django's default cannot be lower."""
+    """Map a priority from -100..100 to 0..9. Negative values become 0, because messages without priority have 0."""
     return math.ceil(task.priority * 9 / 100) if task.priority > 0 else None
 
 
 def _job_function(backend: PalermoBackend, task: Any) -> Any:
-    """The function that a worker calls for the task: it also sends Django's signals."""
+    """Return the function that workers call for a task, which also sends Django's signals."""
     if iscoroutinefunction(task.func):
 
         @wraps(task.func)
@@ -172,7 +172,7 @@ def _job_function(backend: PalermoBackend, task: Any) -> Any:
 
 
 def _given(result: Any) -> list[Any]:
-    """The positional arguments of a task's function."""
+    """Return the positional arguments for a task's function."""
     return [TaskContext(task_result=result), *result.args] if result.task.takes_context else result.args
 
 
@@ -202,7 +202,7 @@ def _result(
 
 @contextmanager
 def _running(backend: PalermoBackend, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """The result of a task while it runs. An error is recorded in it and raised."""
+    """Enter the result of a task while it runs. An error is recorded in it and raised."""
     current = current_job()
     result = _result(task, backend.alias, current.id if current else "", TaskResultStatus.RUNNING, args, kwargs)
     _set(result, started_at=datetime.now(UTC), last_attempted_at=datetime.now(UTC))
@@ -242,7 +242,7 @@ def _failed(backend: PalermoBackend, result: Any, error: BaseException) -> None:
 
 
 def _fill(result: Any, status: JobStatus) -> None:
-    """Copy a task's times and errors from a status."""
+    """Copy times and errors from a status to a task's result."""
     ended, began = status.ended_at, status.started_at
     if began is None and ended is not None and status.took is not None:
         began = ended - status.took

@@ -1,4 +1,4 @@
-"""The command line of `palermo` behind `manage.py`: the settings, modules and options for a worker."""
+"""Runs `palermo` commands through `manage.py`, and determines a worker's settings, modules and options."""
 
 import sys
 from abc import abstractmethod
@@ -15,12 +15,12 @@ from palermo.contrib.django.configuration import configuration
 from palermo.contrib.worker_command import become_worker, run_worker_process
 from palermo.settings.settings import Settings
 
-#: The module that sets up Django in the worker.
+#: The module that sets up Django in a worker.
 AUTOLOAD = "palermo.contrib.django.autoload"
 
 
 def own_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The arguments without those that Django has already parsed, and the folders of `--pythonpath`."""
+    """Return the arguments that Django has not parsed, and the folders of `--pythonpath`."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--settings")
     parser.add_argument("--pythonpath")
@@ -29,23 +29,23 @@ def own_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def run_command(arguments: Sequence[str], program: str) -> None:
-    """Run `palermo` with these arguments in this process, which ends with it."""
-    # click and the process title read sys.argv; a password in a URL is masked there.
+    """Run `palermo` with these arguments in this process, and exit."""
+    # click and the process title use sys.argv; a password in a URL is masked in the title.
     sys.argv = [program, *arguments]
     main.main(prog_name=program)
 
 
 def show_worker_help(program: str) -> None:
-    """Print the options of the worker."""
+    """Print the worker's options."""
     with click.Context(worker, info_name=program) as context:
         click.echo(worker.get_help(context))
 
 
 def start_worker(arguments: Sequence[str], folders: Iterable[str], *, take_over: bool) -> int:
-    """Start the project's worker: replace this process, or start a child and then return its exit code."""
+    """Start the project's worker, either replacing this process or as a child whose exit code is returned."""
     settings = Settings.load()
     modules = (AUTOLOAD, *job_modules(), *settings.imports)
-    # The folder of manage.py, from which the apps are imported.
+    # The folder of manage.py, from which apps are imported.
     paths = [*folders, *([sys.path[0]] if sys.path and sys.path[0] else [])]
     if take_over:
         become_worker(settings, modules, arguments, folders=paths)
@@ -53,26 +53,26 @@ def start_worker(arguments: Sequence[str], folders: Iterable[str], *, take_over:
 
 
 def job_modules() -> list[str]:
-    """The existing modules of installed apps that may declare jobs, sorted."""
+    """Return the modules of installed apps that may declare jobs, sorted."""
     names = [f"{app.name}.{module}" for app in apps.get_app_configs() for module in configuration().autodiscover]
     return sorted(name for name in names if name in sys.modules)
 
 
 class ClickCommand(BaseCommand):
-    """A management command whose options click parses, not argparse."""
+    """A management command whose options are parsed by click instead of argparse."""
 
     requires_system_checks: list[str] = []  # noqa: RUF012 - Django's own way to ask for none
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run with the words after `manage.py NAME`."""
+        """Run with the arguments after `manage.py NAME`."""
         program = f"{argv[0].replace(chr(92), '/').rpartition('/')[2]} {argv[1]}"
         arguments, folders = own_options(argv[2:])
         self.run_click(arguments, folders, program)
 
     def print_help(self, prog_name: str, subcommand: str) -> None:
-        """For `manage.py help NAME`."""
+        """Called by `manage.py help NAME`."""
         self.run_click(["--help"], [], f"{prog_name} {subcommand}")
 
     @abstractmethod
     def run_click(self, arguments: list[str], folders: list[str], program: str) -> None:
-        """Run the command with these words of the command line."""
+        """Run the command with these arguments."""

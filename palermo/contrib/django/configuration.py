@@ -1,4 +1,4 @@
-"""`settings.PALERMO` of a Django project: Palermo's own settings by their names, and the three of this integration."""
+"""A Django project's `settings.PALERMO`, which contains Palermo's settings and three of this integration."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,13 +15,13 @@ SOURCE = "settings.PALERMO"
 
 
 class Configuration(Struct, frozen=True, kw_only=True):
-    """The settings in settings.PALERMO that belong to the integration."""
+    """The settings of this integration in settings.PALERMO."""
 
-    #: The names of the modules in which installed apps declare their jobs.
+    #: The modules in which installed apps declare jobs.
     autodiscover: tuple[str, ...] = ("jobs", "tasks")
-    #: Whether model instances may be arguments of jobs.
+    #: Whether model instances are allowed as arguments of jobs.
     model_arguments: bool = False
-    #: The role of staff on the web pages; superusers are always administrators.
+    #: The role of staff on the web pages. Superusers are always administrators.
     staff_role: str = "viewer"
 
 
@@ -29,7 +29,7 @@ _OWN = Configuration.__struct_fields__
 
 
 def configuration() -> Configuration:
-    """The integration's own settings. Raises SettingInvalid for an unknown staff_role."""
+    """Return this integration's settings. Raises SettingInvalid for an unknown staff_role."""
     given = {name: value for name, value in _given().items() if name in _OWN}
     if "autodiscover" in given:
         given["autodiscover"] = tuple(given["autodiscover"])
@@ -40,7 +40,7 @@ def configuration() -> Configuration:
 
 
 def declare() -> None:
-    """Let everything in this process read Palermo's own settings from settings.PALERMO."""
+    """Apply Palermo's settings in settings.PALERMO to this process."""
     declare_settings(SOURCE, {name: value for name, value in _given().items() if name not in _OWN})
 
 

@@ -1,12 +1,12 @@
-"""Hooks that manage a worker's database connections as Django manages those of requests.
+"""Hooks that manage a worker's database connections in the same way as Django manages those of requests.
 
 Django closes broken connections, and those older than CONN_MAX_AGE, before and after each request, and clears the
-queries that DEBUG records. The hooks do the same for each job. Coroutine jobs run their queries in a thread that
-asgiref keeps for them; each has its own thread here, as each request has under ASGI, and its connections end with
-the job. No connection is open when slots are forked, because two processes on one connection would break it.
+queries recorded by DEBUG. The hooks do the same around each job. Coroutine jobs run their queries in a thread of
+asgiref. As for ASGI requests, each job has its own such thread, whose connections are closed after the job. Connections
+are closed before slots are forked, because two processes must not share one.
 
-Only a worker does this. A job that a test runs uses the test's own connections (palermo.testing). They may be in a
-transaction that closing would break, and pytest-django may forbid their use.
+The hooks are active only in workers. A job run by a test uses the test's connections (palermo.testing), which may be in
+a transaction, and pytest-django may forbid their use.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from palermo.jobs.hooks import WorkerContext, hook
 
 
 def before_first_fork_tend_django_connections(worker: WorkerContext) -> None:
-    """Register the hooks below, only in a worker."""
+    """In a worker, register the hooks below."""
     hook(around_process_django)
     hook(before_fork_close_django_connections)
 
@@ -38,14 +38,14 @@ def around_process_django(definition: JobDefinition, /, *args: Any, **kwargs: An
         # Only a job that has called sync_to_async has such a thread.
         thread = SyncToAsync.context_to_thread_executor.pop(own, None)
         if thread is not None:
-            # Not awaited: in an async pool this is the event loop of all jobs.
+            # Not awaited, because in an async pool this would block the event loop of all jobs.
             thread.submit(connections.close_all)
             thread.shutdown(wait=False)
         close_old_connections()
 
 
 def before_fork_close_django_connections(worker: WorkerContext) -> None:
-    """Close connections that modules opened during import, so that no slot inherits them."""
+    """Close connections opened during import, so that slots don't inherit them."""
     for connection in connections.all(initialized_only=True):
         connection.close()
         if getattr(connection, "pool", None) is not None:

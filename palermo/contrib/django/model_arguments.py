@@ -1,4 +1,4 @@
-"""Rejects model instances as arguments of jobs: pass the id, so that the job loads the current row when it runs."""
+"""Rejects model instances as arguments of jobs. Pass the id instead, so that the job loads the current row."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from palermo.jobs.definition import JobDefinition
 
 
 def refuse_models(definition: JobDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise ArgumentsInvalid if an argument is, or directly contains, a model instance or a query set."""
+    """Raise ArgumentsInvalid if an argument is a model instance or query set, or a container directly holding one."""
     if configuration().model_arguments:
         return
     for name, value in (*enumerate(args, 1), *kwargs.items()):

@@ -1,7 +1,7 @@
-"""The view of the web pages: it admits staff, and passes the request to Palermo's application.
+"""The view for the web pages, which admits staff and passes requests to Palermo's application.
 
-It is a plain view, so it works under WSGI and ASGI, with the project's sessions, users and middleware. Palermo's
-pages protect their forms themselves, by the origin and a token, so Django's own check is disabled for them.
+It is a plain view that works under WSGI and ASGI, with the project's sessions, users and middleware. Palermo's pages
+protect their forms themselves, by origin and token, so they are exempt from Django's CSRF check.
 """
 
 from typing import Any
@@ -23,13 +23,13 @@ from palermo.webui import Role, User, create_app
 with extra("web", "the web pages"):
     from fastapi import FastAPI
 
-#: The key of the scope under which the view passes the user.
+#: The key in the ASGI scope for the user.
 _USER = "palermo.contrib.user"
 
 
 def make_pages(client: Client) -> FastAPI:
-    """Palermo's pages; the view has checked the host and the user of each request."""
-    # The same in all processes of the project, without another secret to configure.
+    """Create Palermo's pages. The view has already checked the host and the user."""
+    # The same in all processes, without having to configure another secret.
     secret = client.settings.web_secret or salted_hmac("palermo.contrib.django", "web", algorithm="sha256").hexdigest()
     return create_app(client, auth=lambda request: request.scope[_USER], hosts=["*"], secret=secret)
 
@@ -39,7 +39,7 @@ bridge = Bridge(make_pages)
 
 @csrf_exempt
 def pages(request: HttpRequest, path: str) -> HttpResponse:
-    """A page of Palermo, for staff. Others get the login page of the admin, or 403."""
+    """Serve one of Palermo's pages to staff. Other users get the admin's login page or 403."""
     user: Any = request.user
     if not user.is_authenticated and request.method in ("GET", "HEAD"):
         return redirect_to_login(request.get_full_path(), _login())
@@ -52,7 +52,7 @@ def pages(request: HttpRequest, path: str) -> HttpResponse:
         path=request.path,
         raw_path=_raw_path(request),
         query=request.META.get("QUERY_STRING", ""),
-        # The host and scheme as Django sees them with the project's settings, even behind proxies.
+        # The host and scheme according to Django's settings, even behind proxies.
         headers=[
             *((name, value) for name, value in request.headers.items() if name != "Host"),
             ("host", request.get_host()),
@@ -73,7 +73,7 @@ def pages(request: HttpRequest, path: str) -> HttpResponse:
 
 
 def _raw_path(request: HttpRequest) -> str | bytes | None:
-    """The percent-encoded path, in which a slash in a name differs from one between names."""
+    """Return the percent-encoded path, which distinguishes slashes within names."""
     scope = getattr(request, "scope", None)
     if scope is not None:
         raw: bytes | None = scope.get("raw_path")

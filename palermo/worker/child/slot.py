@@ -100,8 +100,8 @@ class Slot:
             result = executor.crashed(message, frame[2])
         else:
             if message.rerun_after is not None:
-                # faulthandler does this in C and in its own thread: the job ends even if the parent is stopped or the
-                # job holds the GIL. Another worker may have the job by then.
+                # faulthandler works in C and in its own thread, so this ends the job even if the parent is stopped or
+                # the job holds the GIL. Another worker may have the job by then.
                 faulthandler.dump_traceback_later(message.rerun_after + _LATER_THAN_PARENT, exit=True)
             try:
                 result = executor.run(message, reporter)

@@ -4,7 +4,7 @@ from django.db import models
 
 
 class OutboxEntry(models.Model):
-    """A job that waits to be moved to the broker."""
+    """A job waiting to be moved to the broker."""
 
     number = models.BigAutoField(primary_key=True)
     job_id = models.CharField(max_length=255, db_index=True)
@@ -12,7 +12,7 @@ class OutboxEntry(models.Model):
     arguments = models.TextField()
     options = models.TextField()
     created_at = models.FloatField()
-    #: Why the row cannot be enqueued. Such rows stay until an operator fixes or deletes them.
+    #: Why the row can't be enqueued. Such rows stay until an operator fixes or deletes them.
     error = models.TextField(null=True)
 
     class Meta:

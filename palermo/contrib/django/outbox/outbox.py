@@ -1,4 +1,6 @@
-"""The outbox of a Django database: jobs are stored in the transaction of the data, and enqueued after its commit."""
+"""An outbox in a Django database: jobs are stored in the same transaction as the data, and enqueued after the
+commit.
+"""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -28,19 +30,19 @@ from palermo.contrib.outbox import (
 
 
 class Outbox:
-    """The table of jobs in one database, which are stored with the data and enqueued after the commit."""
+    """A table of jobs in one database, which are stored with the data and enqueued after the commit."""
 
     def __init__(self, *, using: str = "default") -> None:
-        """`using` is the alias of the database, in settings.DATABASES."""
+        """`using` is the alias of the database in settings.DATABASES."""
         self._using = using
         self._commits = CommitSweep()
         self._stored = _Stored()
 
     def enqueue(self, job: Enqueueable, /, *args: Any, **kwargs: Any) -> Job:
-        """Store the job in the transaction of the database; it is enqueued right after the commit, or by a sweep.
+        """Store the job in the database's transaction. It is enqueued right after the commit, or by a sweep.
 
-        Returns the handle of the job, whose status is "outbox" until then. It is stored as JSON, even if its
-        serializer is another one. Raises ArgumentsInvalid, EncodeError.
+        Returns the job's handle, whose status is "outbox" until then. The row is JSON, even if the job has another
+        serializer. Raises ArgumentsInvalid, EncodeError.
         """
         refuse_models(job.definition, args, kwargs)
         row = make_row(job, args, kwargs)
@@ -48,24 +50,24 @@ class Outbox:
             job_id=row.id, job=row.job, arguments=row.arguments, options=row.options, created_at=row.created_at
         )
         if not any(function == self._committed for _, function, *_ in connections[self._using].run_on_commit):
-            self._stored.ids = []  # those of a rolled-back transaction
+            self._stored.ids = []  # from a rolled-back transaction
         self._stored.ids.append(row.id)
-        # For each row, because the rollback of a savepoint drops some.
+        # Registered for each row, because rolling back a savepoint drops the callbacks of its rows.
         transaction.on_commit(self._committed, using=self._using)
         return OutboxJob.of(row, job, _FindRow(self))
 
     def sweep(self, *, client: Client | None = None, limit: int = 500, min_age: float = MIN_AGE) -> int:
-        """Enqueue the jobs of all rows that are older than `min_age` seconds, and delete the rows; returns how many.
+        """Enqueue the jobs of all rows older than `min_age` seconds, and delete the rows. Returns their number.
 
-        Younger rows are left to the programs that stored them, which enqueue them right after their commit. Rows are
-        moved oldest first, at most `limit` per transaction. Any number of processes may sweep at the same time, on
-        databases that support SKIP LOCKED. A row that can never be enqueued gets its error, is logged and stays.
-        Raises BrokerUnavailable, BrokerRefused, PublishRefused; the remaining rows then wait for the next sweep.
+        Newer rows are left to the programs that stored them, which enqueue them right after the commit. Rows are moved
+        oldest first, at most `limit` per transaction. Several processes may sweep at the same time if the database
+        supports SKIP LOCKED. If a row can never be enqueued, its error is stored and logged, and it stays. Raises
+        BrokerUnavailable, BrokerRefused and PublishRefused; remaining rows wait for the next sweep.
         """
         return sweep_rows(self._open_batch, client, limit=limit, min_age=min_age)
 
     def waiting(self) -> tuple[int, float]:
-        """The number of waiting rows, and the age of the oldest one in seconds, for alerts."""
+        """Return the number of waiting rows, and the age of the oldest in seconds, for alerts."""
         found = self._entries().filter(error=None).aggregate(count=Count("number"), oldest=Min("created_at"))
         return found["count"], waiting_since(found["oldest"])
 
@@ -86,7 +88,7 @@ class Outbox:
     @contextmanager
     def _open_batch(self, selection: RowSelection) -> Iterator["_Batch"]:
         features = connections[self._using].features
-        # SQLite locks no rows, and may refuse to write in a transaction that started with a read.
+        # SQLite doesn't lock rows, and may refuse to write in a transaction that started with a read.
         locked = (
             transaction.atomic(using=self._using, durable=True) if features.has_select_for_update else nullcontext()
         )
@@ -95,14 +97,14 @@ class Outbox:
             batch = _Batch(self._entries(), selection, skip_locked=features.has_select_for_update_skip_locked)
             try:
                 yield batch
-            except BaseException as error:  # atomic() would roll back the rows that have been moved
+            except BaseException as error:  # atomic() would roll back the deletion of moved rows
                 stopped = error
         if stopped is not None:
             raise stopped
 
 
 class _Stored(threading.local):
-    """The ids of the jobs of one thread's transaction."""
+    """The ids of the jobs in this thread's transaction."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []
@@ -123,7 +125,7 @@ class _FindRow:
 
 
 class _Batch:
-    """Rows that a transaction has locked, if the database supports that."""
+    """Rows locked by a transaction, if the database supports that."""
 
     def __init__(self, entries: Any, selection: RowSelection, *, skip_locked: bool) -> None:
         self._entries = entries

@@ -1,4 +1,4 @@
-"""`manage.py palermo`: every command of `palermo`, with the settings and the jobs of the project."""
+"""`manage.py palermo`: all commands of `palermo`, with the project's settings and jobs."""
 
 from palermo.contrib.django.command_line import ClickCommand, run_command, start_worker
 from palermo.contrib.worker_command import worker_arguments
@@ -10,7 +10,7 @@ class Command(ClickCommand):
     help = "Run a command of `palermo` with this project's settings: queues, failed, web, …"
 
     def run_click(self, arguments: list[str], folders: list[str], program: str) -> None:
-        """Run it here; a worker takes over the process."""
+        """Run it in this process, which a worker takes over."""
         given = worker_arguments(arguments)
         if given is None:
             run_command(arguments, program)

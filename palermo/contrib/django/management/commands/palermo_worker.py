@@ -1,4 +1,4 @@
-"""`manage.py palermo_worker`: a worker for all jobs of the project, with the options of `palermo worker`."""
+"""`manage.py palermo_worker`: a worker for the project's jobs, with the options of `palermo worker`."""
 
 from typing import Any
 
@@ -13,18 +13,20 @@ class Command(ClickCommand):
     help = "Run the jobs of all installed apps. Takes the options of `palermo worker`."
 
     def run_click(self, arguments: list[str], folders: list[str], program: str) -> None:
-        """Become the worker."""
+        """Replace this process with the worker."""
         if {"--help", "-h"} & set(arguments):
             show_worker_help(program)
         else:
             start_worker(arguments, folders, take_over=True)
 
     def add_arguments(self, parser: Any) -> None:
-        """For call_command, which runs the worker as its own process: `call_command(NAME, "--burst")`."""
+        """Accept arguments of call_command, which runs the worker as a separate process: `call_command(NAME,
+        "--burst")`.
+        """
         parser.add_argument("arguments", nargs="*")
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
-        """A parser that leaves the worker's options to the worker."""
+        """Return a parser that doesn't parse the worker's options."""
         parser = super().create_parser(prog_name, subcommand, **kwargs)
         known = parser.parse_known_args
 
@@ -37,7 +39,7 @@ class Command(ClickCommand):
         return parser
 
     def handle(self, *args: Any, arguments: list[str], **options: Any) -> None:
-        """Run the worker beside this program until it ends. Raises CommandError unless its exit code is 0."""
+        """Run the worker as a separate process until it ends. Raises CommandError unless its exit code is 0."""
         code = start_worker(arguments, [], take_over=False)
         if code:
             raise CommandError(f"the worker ended with exit code {code}.", returncode=code)
