@@ -1,4 +1,4 @@
-"""The web pages and their API: an ASGI application for `palermo web`, or to mount in another application."""
+"""The web pages and their API: an ASGI application, served by `palermo web` or mounted in another application."""
 
 from palermo.contract.extras import extra
 

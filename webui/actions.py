@@ -1,7 +1,7 @@
-"""All changes that the web pages and the API make.
+"""All changes made by the web pages and the API.
 
 Each function checks the user's role, acts through the inspector, and writes the audit log: a line of the logger
-`palermo.audit` for each action of a user, including refused ones.
+`palermo.audit` for each action of a user, even if it was refused.
 """
 
 import logging
@@ -41,7 +41,7 @@ from palermo.webui.state.scheduled_view import RETRY, scheduled_view
 
 log = logging.getLogger("palermo.audit")
 
-#: The names of the commands on scheduled jobs, for the audit log.
+#: The audit log's names of commands on scheduled jobs.
 _SCHEDULED = {
     CANCEL: "cancel scheduled",
     RUN: "run scheduled",
@@ -50,7 +50,7 @@ _SCHEDULED = {
     GIVE_UP: "give up retries",
 }
 
-#: The ages of events that can be replayed: by name, in words and in seconds; None for all kept events.
+#: The selectable ages of events to replay: by name, the text and the seconds; None for all kept events.
 AGES: dict[str, tuple[str, float | None]] = {
     "hour": ("of the last hour", 3_600.0),
     "day": ("of the last day", 86_400.0),
@@ -58,7 +58,7 @@ AGES: dict[str, tuple[str, float | None]] = {
     "all": ("all that are kept", None),
 }
 
-#: The role that each worker order requires.
+#: The role required for each order to workers.
 CONTROL_ROLES = {
     "quiet": Role.OPERATOR,
     "resume": Role.OPERATOR,
@@ -77,9 +77,9 @@ def audit_done(visit: Visit, action: str, **what: object) -> None:
 
 
 def _audit_undone(visit: Visit, action: str, outcome: str, **what: object) -> None:
-    """Log a refused or failed action, and write it to the journal.
+    """Log a refused or failed action, and record it in the journal.
 
-    For completed actions, the inspector writes the journal, with their jobs.
+    Completed actions are recorded by the inspector, with their jobs.
     """
     _write(logging.WARNING, f"{action} {outcome}", visit, what)
     about = " ".join(f"{name}={value}" for name, value in what.items() if value not in ("", "-", False))
@@ -87,11 +87,11 @@ def _audit_undone(visit: Visit, action: str, outcome: str, **what: object) -> No
 
 
 def _write(level: int, event: str, visit: Visit, what: dict[str, object]) -> None:
-    # JSON can contain a lone surrogate. A log file cannot store one, and the line would be lost.
+    # JSON may contain a lone surrogate, which a log file can't store, and the line would be lost.
     said = {name: printable(value) if isinstance(value, str) else value for name, value in what.items()}
     values = {"by": visit.user.name, "role": visit.user.role.word, "from": visit.client or "-", **said}
     tail = " ".join(f"{name}=%s" for name in values)
-    # The formatter (palermo.worker.logs) applies repr to values that would look like a separate pair.
+    # The formatter (palermo.worker.logs) quotes values that look like a separate pair.
     log.log(level, f"{event} {tail}", *values.values())
 
 
@@ -99,8 +99,8 @@ def _write(level: int, event: str, visit: Visit, what: dict[str, object]) -> Non
 def audited_action(visit: Visit, action: str, role: Role, **what: object) -> Iterator[dict[str, object]]:
     """Check the user's role, and write the outcome of the action to the audit log.
 
-    The body of the `with` statement adds facts for the log to the dictionary that it gets. Raises Refused (403) if
-    the user lacks the role or the site is read-only.
+    The value of the context is a dictionary, to which the body can add facts for the log. Raises Refused (403) if the
+    user lacks the role or the site is read-only.
     """
     if not visit.may(role):
         _audit_undone(visit, action, "refused", **what)
@@ -122,17 +122,17 @@ def audited_action(visit: Visit, action: str, role: Role, **what: object) -> Ite
 
 
 def gone(visit: Visit, id: str, error: NotFound) -> NotFound:
-    """The error about a job that is gone, naming the user who was faster."""
+    """Return the error about a job that no longer exists, naming the user who acted on it first."""
     return NotFound(f"{error}{by_whom(visit.site, id)}")
 
 
 def describe_ids(ids: Sequence[str]) -> str:
-    """A short text for these jobs, for the audit log and the pages."""
+    """Describe these jobs briefly, for the audit log and the pages."""
     return some_of(ids, 3)
 
 
 class Unserved(Refused):
-    """Jobs would go to a queue that no worker serves (409). The action runs if `unserved` names that queue."""
+    """Jobs would go to a queue that no worker serves (409). To proceed, pass that queue as `unserved`."""
 
     def __init__(self, text: str) -> None:
         how = 'To use it anyway, repeat the request with "unserved": true.'
@@ -143,7 +143,7 @@ class Unserved(Refused):
 
 def _check_served(visit: Visit, queue: str | None, unserved: bool) -> None:
     """Raise Unserved if jobs would go to a queue that no worker serves, unless `unserved` is set."""
-    # A user without the right gets that error first.
+    # A user without the required role gets that error first.
     if queue is None or unserved or not visit.may(Role.OPERATOR):
         return
     check_new_queue(queue)
@@ -167,7 +167,7 @@ def requeue(
     expected: int | None = None,
     wait: float = 5.0,
 ) -> Operation:
-    """Requeue failed jobs; see inspector.failed.requeue. Returns at the end, or after `wait` seconds.
+    """Requeue failed jobs; see inspector.failed.requeue. Returns when it has ended, or after `wait` seconds.
 
     Raises Unserved for another queue without a worker, unless `unserved` is set.
     """
@@ -177,12 +177,12 @@ def requeue(
 
 
 def discard(visit: Visit, which: Which, *, expected: int | None = None, wait: float = 5.0) -> Operation:
-    """Discard failed jobs. Returns at the end, or after `wait` seconds."""
+    """Discard failed jobs. Returns when it has ended, or after `wait` seconds."""
     return _on_failed(visit, "discard", which, expected=expected, wait=wait)
 
 
 def read_failures(visit: Visit) -> None:
-    """Read the failed jobs again, even if they were just read. Other programs cannot reach them in the meantime."""
+    """Read the failed jobs again, even if they were just read. Meanwhile other programs can't access them."""
     with audited_action(visit, "read failed jobs", Role.OPERATOR):
         failed_jobs(visit.site).view.request_reading()
 
@@ -198,7 +198,7 @@ def stop_operation(visit: Visit, id: str) -> Operation:
 def _on_failed(
     visit: Visit, action: str, which: Which, *, expected: int | None = None, wait: float, **changes: Any
 ) -> Operation:
-    """Start a command on failed jobs; `changes` are those of inspector.failed.requeue."""
+    """Start a command on failed jobs. `changes` are as in inspector.failed.requeue."""
     view = failed_jobs(visit.site).view
 
     def act(operation: Operation, meant: Which) -> None:
@@ -220,7 +220,7 @@ def _on_failed(
 
 
 def _patient(visit: Visit) -> Inspector:
-    """An inspector without a time limit, because a command on many jobs may take long."""
+    """Return an inspector without a time limit, because a command on many jobs may take long."""
     return Inspector(visit.site.client, visit.actor, hidden=visit.site.hidden)
 
 
@@ -242,8 +242,8 @@ def _operate(
 ) -> Operation:
     """Call `act` with an operation and the chosen jobs, and wait a limited time for its end.
 
-    The audit log records its start, under this name and with the details in `told`, and its end. Raises the error
-    that made it fail.
+    Its start and end are written to the audit log, under `name` and with the details in `told`. Raises the error that
+    made it fail.
     """
     ids = [which] if isinstance(which, str) else [] if isinstance(which, JobFilter) else list(dict.fromkeys(which))
     if ids and expected is None:
@@ -269,7 +269,7 @@ def _operate(
 
 
 def _about(visit: Visit, which: object, waits_in: str) -> str:
-    """A short text for the jobs that a filter selects: failed ones, or those that wait in this queue."""
+    """Describe briefly the jobs selected by a filter: failed ones, or those waiting in a queue."""
     if not isinstance(which, JobFilter):
         return ""
     if waits_in:
@@ -281,7 +281,7 @@ def _about(visit: Visit, which: object, waits_in: str) -> str:
 
 # -- waiting jobs
 
-#: The roles for commands on waiting jobs. Discarding is like purging a part of the queue.
+#: The roles for commands on waiting jobs. Discarding needs the same role as purging the queue.
 WAITING_ROLES: dict[str, Role] = {"cancel": Role.OPERATOR, "move": Role.OPERATOR, "discard": Role.ADMIN}
 
 
@@ -296,7 +296,7 @@ def alter_waiting(
     expected: int | None = None,
     wait: float = 5.0,
 ) -> Operation:
-    """Cancel, move or discard waiting jobs of a queue. Returns at the end, or after `wait` seconds.
+    """Cancel, move or discard waiting jobs of a queue. Returns when it has ended, or after `wait` seconds.
 
     Raises Unserved for a move to a queue without a worker, unless `unserved` is set.
     """
@@ -342,7 +342,7 @@ def enqueue(
 ) -> Job:
     """Enqueue one job. Its arguments are checked against its signature if its code is imported here.
 
-    Raises Refused (409) if a hook rejected it, or if another job has its unique key.
+    Raises Refused (409) if a hook rejected it, or another job holds its unique key.
     """
     with audited_action(visit, "enqueue", Role.OPERATOR, job=job) as facts:
         done = visit.site.client.enqueue(job, args, kwargs, **options)
@@ -357,7 +357,7 @@ def enqueue(
 
 
 def run_again(visit: Visit, id: str, known: RecordedJob, *, unserved: bool = False, **changes: Any) -> Job:
-    """Enqueue an ended job again; `changes` are those of inspector.jobs.run_again.
+    """Enqueue a finished job again. `changes` are as in inspector.jobs.run_again.
 
     Raises DuplicateJob, and Unserved for another queue without a worker, unless `unserved` is set.
     """
@@ -370,7 +370,7 @@ def run_again(visit: Visit, id: str, known: RecordedJob, *, unserved: bool = Fal
 
 
 def edit(visit: Visit, id: str, *, unserved: bool = False, **changes: Any) -> Job:
-    """Change a waiting job; `changes` are those of inspector.jobs.edit.
+    """Change a waiting job. `changes` are as in inspector.jobs.edit.
 
     Raises NotFound, and Unserved for another queue without a worker, unless `unserved` is set.
     """
@@ -383,7 +383,7 @@ def edit(visit: Visit, id: str, *, unserved: bool = False, **changes: Any) -> Jo
 
 
 def cancel(visit: Visit, id: str) -> Row:
-    """Cancel a job before or during its run. Returns the row of inspector.jobs.cancel."""
+    """Cancel a waiting or running job. Returns the row of inspector.jobs.cancel."""
     with audited_action(visit, "cancel", Role.OPERATOR, id=id) as facts:
         row = visit.inspector.jobs.cancel(id)[0]
         facts["state"] = row["state"]
@@ -391,7 +391,7 @@ def cancel(visit: Visit, id: str) -> Row:
 
 
 def free_keys(visit: Visit, keys: Sequence[str]) -> list[str]:
-    """Free these keys of unique jobs. Returns the keys that were held. Raises NotFound if none was."""
+    """Free keys of unique jobs. Returns those that were held. Raises NotFound if none was."""
     with audited_action(visit, "free keys", Role.OPERATOR, keys=", ".join(keys[:20])) as facts:
         freed = visit.inspector.keys.free(keys)
         facts["freed"] = len(freed)
@@ -402,14 +402,14 @@ def free_keys(visit: Visit, keys: Sequence[str]) -> list[str]:
 
 
 def purge(visit: Visit, queue: str) -> int:
-    """Remove all waiting jobs of a queue. Returns how many."""
+    """Remove all waiting jobs of a queue, and return their number."""
     with audited_action(visit, "purge", Role.ADMIN, queue=queue) as facts:
         facts["removed"] = removed = visit.inspector.queues.purge(queue)
     return removed
 
 
 def purge_all(visit: Visit) -> dict[str, int]:
-    """Remove all waiting jobs of all queues except the failed ones. Returns how many, by queue."""
+    """Remove all waiting jobs of all queues except failed ones. Returns their number by queue."""
     with audited_action(visit, "purge all", Role.ADMIN) as facts:
         removed = visit.inspector.queues.purge_all()
         facts["removed"] = sum(removed.values())
@@ -417,14 +417,14 @@ def purge_all(visit: Visit) -> dict[str, int]:
 
 
 def delete_queue(visit: Visit, queue: str) -> int:
-    """Delete a queue with its waiting jobs. Returns how many."""
+    """Delete a queue with its waiting jobs, and return their number."""
     with audited_action(visit, "delete queue", Role.ADMIN, queue=queue) as facts:
         facts["removed"] = removed = visit.inspector.queues.delete(queue)
     return removed
 
 
 def clear_tenant(visit: Visit, queue: str, tenant: str) -> int:
-    """Remove the waiting jobs of one tenant of a queue. Returns how many. Raises NotFound."""
+    """Remove one tenant's waiting jobs from a queue, and return their number. Raises NotFound."""
     with audited_action(visit, "clear tenant", Role.ADMIN, queue=queue, tenant=tenant) as facts:
         facts["removed"] = removed = visit.inspector.tenants.clear(queue, tenant)
     return removed
@@ -482,10 +482,10 @@ def alter_scheduled(
     retries: bool | None = None,
     wait: float = tuning.STALE,
 ) -> Operation:
-    """Cancel, run, move, retry or give up scheduled jobs. The rows are those of inspector.scheduled.cancel.
+    """Cancel, run, move, retry or give up scheduled jobs. The rows are as in inspector.scheduled.cancel.
 
-    Jobs are moved to the instant `at`, or each to `later` seconds after its due time. With `retries`, only retries
-    are changed. Returns at the end, or after `wait` seconds.
+    Jobs are moved to the instant `at`, or each by `later` seconds. With `retries`, only retries are changed. Returns
+    when it has ended, or after `wait` seconds.
     """
 
     def act(operation: Operation, meant: ScheduledWhich) -> None:
@@ -507,7 +507,7 @@ def alter_scheduled(
 
 
 def put_recurring(visit: Visit, name: str, job: str, *, replace: bool = False, **options: Any) -> None:
-    """Add a recurring job; the options are those of inspector.recurring.put.
+    """Add a recurring job. The options are as in inspector.recurring.put.
 
     Raises Refused (409) if the name is taken, unless `replace` is set.
     """
@@ -533,7 +533,7 @@ def switch_recurring(visit: Visit, name: str, *, on: bool) -> None:
 
 
 def run_recurring(visit: Visit, name: str) -> str:
-    """Enqueue a recurring job now. Returns the id of the enqueued job. Raises NotFound."""
+    """Enqueue a recurring job now, and return the new job's id. Raises NotFound."""
     with audited_action(visit, "run recurring", Role.OPERATOR, name=name) as facts:
         facts["id"] = id = visit.inspector.recurring.run(name)
         scheduled_view(visit.site).clear()
@@ -546,9 +546,9 @@ def run_recurring(visit: Visit, name: str) -> str:
 def replay(
     visit: Visit, group: str, *, topic: str | None = None, age: float | None = None, wait: float = 5.0
 ) -> Operation:
-    """Replay the events of the last `age` seconds to a group; `taken` counts them.
+    """Replay the events of the last `age` seconds to a group. `taken` counts them.
 
-    Returns when that is done, or after `wait` seconds. Raises NotFound, TopicInvalid, BrokerRefused.
+    Returns when it has ended, or after `wait` seconds. Raises NotFound, TopicInvalid, BrokerRefused.
     """
     since = None if age is None else clock.now() - age
 
@@ -565,7 +565,7 @@ def replay(
 
 
 def unsubscribe(visit: Visit, group: str) -> None:
-    """Unsubscribe a group: it gets no events until one of its workers starts. Raises NotFound."""
+    """Unsubscribe a group until one of its workers starts. Raises NotFound."""
     with audited_action(visit, "unsubscribe", Role.ADMIN, group=group):
         visit.inspector.events.unsubscribe(group)
         topology(visit.site).clear()
@@ -577,11 +577,11 @@ def unsubscribe(visit: Visit, group: str) -> None:
 def control(visit: Visit, workers: Sequence[str] | None, action: str) -> list[Row]:
     """Send an order to the workers with these ids, or to all (None). Returns the rows of inspector.workers.control.
 
-    Ended workers are skipped. Raises NotFound if none of them is alive.
+    Workers that have ended are skipped. Raises NotFound if none of them is running.
     """
     named = "all" if workers is None else ", ".join(workers)
     with audited_action(visit, f"worker {action}", CONTROL_ROLES[action], worker=named) as facts:
-        # The inspector also accepts the beginning of an id, which helps when typing, but is wrong for a button.
+        # The inspector also accepts the beginning of an id, which is wrong for a button.
         alive = {row["id"] for row in visit.inspector.workers.list()} if workers else set()
         meant = None if workers is None else [id for id in workers if id in alive]
         if workers and not meant:

@@ -1,4 +1,4 @@
-"""The web application, which combines the pages, the API and the guard, and handles errors."""
+"""The web application, which combines the pages, the API, the guard and error handling."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -56,12 +56,12 @@ def create_app(
     auth: Authenticate | None = None,
     **overrides: Any,
 ) -> FastAPI:
-    """The web pages of one broker, to serve directly or to mount under any path of another ASGI application.
+    """Create the web pages of a broker, to serve directly or mount in another ASGI application.
 
-    The client is created from the settings unless one is given. It connects on first use, and reconnects
-    automatically. `auth` finds the user of a request, and replaces the settings web_users and web_oidc_issuer.
-    Without these, every program on this machine is admitted, and no other machine. Other keywords are the settings
-    `web_*` without that prefix: `read_only=True`, `hosts=["jobs.example.com"]`.
+    The client is created from the settings unless one is given. It connects on first use, and reconnects automatically.
+    `auth` finds the user of a request, and replaces the settings web_users and web_oidc_issuer. Without any of these,
+    all programs on this machine have access, and no other machine. Other keywords are the settings `web_*` without that
+    prefix: `read_only=True`, `hosts=["jobs.example.com"]`.
 
     Raises SettingInvalid.
     """
@@ -130,12 +130,12 @@ def create_app(
 
 @cache
 def _routes() -> list[BaseRoute]:
-    """The routes of pages and API. FastAPI builds them on first use, in 0.2 s.
+    """Return the routes of pages and API, which all applications of a process share.
 
-    All applications of a process share them.
+    FastAPI builds them on first use, in 0.2 s.
     """
     router = APIRouter()
-    # Pages first: if a page and the API share a route's name, `path` must find the page.
+    # Pages first: if a page and the API use the same route name, `path` must find the page.
     for pages_router in pages.ROUTERS:
         router.include_router(pages_router, include_in_schema=False)
     for api_router in api.ROUTERS:
@@ -156,17 +156,19 @@ def _chosen(settings: Settings, overrides: dict[str, Any]) -> Settings:
 def error_response(
     request: Request, status: int, text: str, headers: dict[str, str] | None = None, *, away: bool = False
 ) -> Response:
-    """The response to an error: a page for browsers, {"error": …} under /api. `away` means that the broker is
-    unavailable."""
+    """Return the response to an error: a page for browsers, {"error": …} under /api.
+
+    `away` means that the broker is unavailable.
+    """
     if status == 503:
         headers = {"Retry-After": "3", **(headers or {})}
     if request.scope["path"].removeprefix(request.scope.get("root_path", "")).startswith("/api/"):
         return JSONResponse({"error": text}, status, headers)
     visit: Visit | None = request.scope.get(VISIT)
-    # An error page contains, for example, names of queues, which a visitor who has not signed in must not see.
+    # An error page contains, for example, names of queues, which visitors must not see before signing in.
     template = "refused.html" if visit is None or visit.user is NOBODY else "error.html"
     form = request.method != "GET"
-    # Retrying is useless at an address without a page.
+    # Retrying is useless if the URL has no page.
     renews = not form and (status != 404 or "endpoint" in request.scope)
     more = {"trouble": SeenTrouble.of_error(text)} if away else {}
     return page(
@@ -177,33 +179,33 @@ def error_response(
 async def _error_in_thread(
     request: Request, status: int, text: str, headers: dict[str, str] | None = None, *, away: bool = False
 ) -> Response:
-    """`error_response` in a thread, because its page counts problems and may wait for a lock."""
+    """Call `error_response` in a thread, because its page counts problems and may wait for a lock."""
     return await run_in_threadpool(error_response, request, status, text, headers, away=away)
 
 
 async def on_palermo_error(request: Request, error: Exception) -> Response:
-    """The response to an exception that Palermo raised."""
+    """Return the response to an exception of Palermo."""
     assert isinstance(error, PalermoError)
     away = isinstance(error, BrokerError) and not isinstance(error, BrokerBlocked | BrokerRefused)
     return await _error_in_thread(request, _status_of(error), f"{type(error).__name__}: {error}", away=away)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
-    """The response to an HTTP error, such as a refused request or an unknown address."""
+    """Return the response to an HTTP error, such as a refused request or an unknown URL."""
     assert isinstance(error, HTTPException)
     headers = dict(error.headers) if error.headers else None
     return await _error_in_thread(request, error.status_code, str(error.detail), headers)
 
 
 async def on_invalid_request(request: Request, error: Exception) -> Response:
-    """The response to a request with invalid values. One line names each and says what is wrong with it."""
+    """Return the response to a request with invalid values, with one line per value."""
     assert isinstance(error, RequestValidationError)
     found = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()[:10]]
     return await _error_in_thread(request, 422, "; ".join(found) + ".")
 
 
 def _status_of(error: PalermoError) -> int:
-    """The HTTP status for an error of Palermo."""
+    """Return the HTTP status for an error of Palermo."""
     match error:
         case NotFound():
             return 404

@@ -1,4 +1,4 @@
-"""Filters of jobs and of actions in addresses and in API bodies."""
+"""Filters of jobs and of actions in URLs and API bodies."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Generic, TypeVar
@@ -17,11 +17,11 @@ from palermo.views.filter import AuditFilter, Chip, JobFilter, chips, filter_of,
 from palermo.webui import tuning
 from palermo.webui.site import Refused
 
-#: The address parameters that select a list's rows. Charts add the instants to such an address.
+#: The URL parameters that select a list's rows. Charts append instants to such a URL.
 LISTED = ("filter", "since", "until")
 _BOUNDS = LISTED[1:]
 
-#: The filter characters that are not encoded in an address, so that it stays readable.
+#: Filter characters that aren't percent-encoded, so that URLs stay readable.
 READABLE = ":=*,@/"
 
 #: The number of the page of a list, as addresses of pages and of the API have it.
@@ -31,25 +31,25 @@ F = TypeVar("F", bound=JobFilter | AuditFilter)
 
 
 class ListFilter(Struct, Generic[F], frozen=True):
-    """The filter in the address of a list."""
+    """The filter in a list's URL."""
 
     filter: F
-    #: Its conditions as written, so that a link for "the last hour" stays one.
+    #: Its conditions as written, so that a link for "the last hour" keeps that meaning.
     chips: tuple[Chip, ...]
 
     @property
     def text(self) -> str:
-        """The filter as it was written."""
+        """The filter as written."""
         return " ".join(map(str, self.chips))
 
     @property
     def query(self) -> str:
-        """The filter as the query of an address; "" without conditions."""
+        """The filter as a URL query, or ""."""
         return _query(self.chips)
 
     @property
     def time(self) -> dict[str, str]:
-        """The time bounds as written; "" for none."""
+        """The time bounds as written, or ""."""
         written = {chip.name: chip.value for chip in self.chips}
         return {name: written.get(name, "") for name in _BOUNDS}
 
@@ -59,22 +59,22 @@ class ListFilter(Struct, Generic[F], frozen=True):
         return " ".join(str(chip) for chip in self.chips if chip.name not in _BOUNDS)
 
     def without(self, chip: Chip) -> str:
-        """The query of an address without one of the conditions."""
+        """Return the URL query without one condition."""
         return _query(each for each in self.chips if each != chip)
 
     def having(self, **conditions: str) -> str:
-        """The query of an address in which these conditions replace those with the same names."""
+        """Return the URL query in which these conditions replace those with the same names."""
         kept = [chip for chip in self.chips if chip.name not in conditions]
         return _query([*kept, *(Chip(name, value) for name, value in conditions.items() if value)])
 
 
 def list_filter(given: Mapping[str, str]) -> ListFilter[JobFilter]:
-    """The filter in the query of the address of a list of jobs. Blank texts are ignored. Raises OptionInvalid."""
+    """Parse the filter in the query of a list of jobs. Blank texts are ignored. Raises OptionInvalid."""
     return _list_filter(given, JobFilter)
 
 
 def state_filter(given: Mapping[str, str]) -> ListFilter[JobFilter]:
-    """The same for a list of jobs in one state. Raises Refused (422) for a filter with a state, and OptionInvalid."""
+    """Like `list_filter`, for a list of jobs in one state. Raises Refused (422) for a filter with a state."""
     asked = list_filter(given)
     if asked.filter.state:
         raise Refused(422, f"all jobs of this list have the same state. Remove state:{asked.filter.state}.")
@@ -82,7 +82,7 @@ def state_filter(given: Mapping[str, str]) -> ListFilter[JobFilter]:
 
 
 def audit_filter(given: Mapping[str, str]) -> ListFilter[AuditFilter]:
-    """The filter in the query of the address of a list of actions. Raises OptionInvalid."""
+    """Parse the filter in the query of a list of actions. Raises OptionInvalid."""
     return _list_filter(given, AuditFilter)
 
 
@@ -95,7 +95,7 @@ def _list_filter(given: Mapping[str, str], kind: type[F]) -> ListFilter[F]:
 
 
 def filter_query(filter: JobFilter) -> str:
-    """The filter with exact instants as the query of an address; "" for one without conditions."""
+    """Return the filter with exact instants as a URL query, or ""."""
     return _query(Chip("" if name == "text" else name, value) for name, value in written(filter))
 
 
@@ -105,12 +105,12 @@ def _query(chips: Iterable[Chip]) -> str:
 
 
 def asked_filter(given: Mapping[str, str | float | bool | None]) -> JobFilter:
-    """The filter with these conditions, without those that are None. Raises OptionInvalid."""
+    """Return the filter with these conditions, ignoring those that are None. Raises OptionInvalid."""
     return filter_of({name: _text(value) for name, value in given.items() if value is not None}, _now())
 
 
 def _text(value: str | float | bool) -> str:
-    """The value of a condition, as it is written in a filter; a number is an instant in Unix seconds."""
+    """Return a condition's value as text for a filter. A number is an instant in Unix seconds."""
     match value:
         case str():
             return printable(value)
@@ -121,12 +121,12 @@ def _text(value: str | float | bool) -> str:
 
 
 def asked_actions(given: Mapping[str, str | None]) -> AuditFilter:
-    """The same for actions. Raises OptionInvalid."""
+    """Like `asked_filter`, for actions."""
     return filter_of({name: printable(text) for name, text in given.items() if text is not None}, _now(), AuditFilter)
 
 
 def only_one(**names: str | None) -> dict[str, str]:
-    """The queue, job or worker of the statistics; empty for all. Raises Refused (422) if there are several."""
+    """Return the queue, job or worker of the statistics; empty for all. Raises Refused (422) for several."""
     chosen = {by: name for by, name in names.items() if name}
     if len(chosen) > 1:
         raise Refused(422, f"statistics are for one queue, job or worker, not for a {' and a '.join(chosen)} at once.")
@@ -134,9 +134,9 @@ def only_one(**names: str | None) -> dict[str, str]:
 
 
 def time_range(since: str | None, until: str | None) -> tuple[float, float] | None:
-    """The requested time range, in Unix seconds; None for none.
+    """Return the requested time range in Unix seconds, or None.
 
-    Each bound is an instant with a zone or a duration ago; without `until` the range ends now. Raises Refused (422).
+    Each bound is an instant with a zone or a duration ago. `until` defaults to now. Raises Refused (422).
     """
     if not since and not until:
         return None
@@ -151,22 +151,22 @@ def time_range(since: str | None, until: str | None) -> tuple[float, float] | No
     return first, min(last, now)
 
 
-#: The depths, for people.
+#: The depths as text.
 ALL_DEPTHS = ", ".join(map(str, tuning.DEPTHS))
 
 
 def checked_depth(depth: int) -> int:
-    """The number of jobs that are read for a filter. Raises Refused (422) for one that is not in tuning.DEPTHS."""
+    """Return the number of jobs to read for a filter. Raises Refused (422) unless it is in tuning.DEPTHS."""
     if depth not in tuning.DEPTHS:
         raise Refused(422, f"depth is {depth}; it must be one of {ALL_DEPTHS}.")
     return depth
 
 
-# -- the names in an address
+# -- the names in a URL
 
 
 def check_names(request: Request, more: Iterable[str] = ()) -> None:
-    """Raise Refused (422) for an address parameter that neither its handler nor `more` knows.
+    """Raise Refused (422) for a URL parameter that neither its handler nor `more` contains.
 
     Otherwise a misspelt condition would select more than intended.
     """
@@ -178,35 +178,37 @@ def check_names(request: Request, more: Iterable[str] = ()) -> None:
 
 
 async def check_query(request: Request) -> None:
-    """For addresses of the API: raise Refused (422) for a name as above, and OptionInvalid for a blank value."""
+    """In the API, raise Refused (422) for an unknown name, and OptionInvalid for a blank value."""
     check_names(request)
     for name, value in request.query_params.multi_items():
         check_condition(name, value)
 
 
 def known_names(*more: str) -> Any:
-    """A dependency for the address of a list: raises Refused (422) for a name as above. `more` is read without it."""
+    """Dependency for a list's URL that raises Refused (422) for an unknown name. The names in `more` are allowed
+    too.
+    """
 
     async def check(request: Request) -> None:
-        check_names(request, (*more, "ask"))  # `ask` opens a dialog of a page
+        check_names(request, (*more, "ask"))  # `ask` opens a page's dialog
 
     return Depends(check)
 
 
 def _declared(dependant: Any) -> Iterator[str]:
-    """The names that a handler and its dependencies declare."""
+    """Yield the names that a handler and its dependencies declare."""
     yield from (each.alias for each in dependant.query_params)
     for other in dependant.dependencies:
         yield from _declared(other)
 
 
 def _now() -> float:
-    # Whole seconds, so that requests for the same address within a second can share one count.
+    # Whole seconds, so that requests for the same URL within a second can share one count.
     return float(int(clock.now()))
 
 
 def instant_of(value: str | float, name: str) -> float:
-    """Unix seconds of an instant in a body: ISO 8601 with a zone, or Unix seconds.
+    """Return an instant in a body, ISO 8601 with a zone or Unix seconds, as Unix seconds.
 
     Raises Refused (422), OptionInvalid.
     """

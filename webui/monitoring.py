@@ -1,7 +1,7 @@
-"""`/healthz`, which reports whether this server and its broker answer, and `/metrics`, all metrics for Prometheus.
+"""`/healthz`, which checks this server and its broker, and `/metrics` for Prometheus.
 
-Gauges come from the sampled state that the pages also use, so that scrapers add no load to the broker. Counters come
-from the journal and count from the start of this process.
+Gauges come from the sampled state that the pages use, so that scrapers add no load to the broker. Counters come from
+the journal, and count from the start of this process.
 """
 
 import asyncio
@@ -36,15 +36,15 @@ router = Router()
 
 
 class BrokerHealth(Refreshing[bool]):
-    """Whether the broker of a site answers."""
+    """Whether a site's broker answers."""
 
 
 def _answers(site: Site) -> bool:
     try:
-        # A short answer, regardless of the number of queues and workers.
+        # A small request, regardless of the number of queues and workers.
         site.inspector.queues.all_paused()
     except BrokerBlocked:
-        return True  # It answers, and a new process would find the same.
+        return True  # the broker answers, and a new process would get the same error
     except PalermoError:
         return False
     return True
@@ -52,7 +52,7 @@ def _answers(site: Site) -> bool:
 
 @router.api_route("/healthz", methods=["GET", "HEAD"])
 async def health(request: Request) -> Response:
-    """200 while the broker answers, 503 while it does not, and nothing else."""
+    """Return 200 if the broker answers, otherwise 503, with no content."""
     site: Site = request.app.state.site
     broker = site.component(BrokerHealth, lambda: BrokerHealth(lambda: _answers(site), fresh=tuning.FRESH))
     asked = broker.begin()
@@ -65,7 +65,7 @@ async def health(request: Request) -> Response:
 
 @router.api_route("/metrics", methods=["GET", "HEAD"])
 def metrics(request: Request) -> Response:
-    """All metrics of palermo.metrics.catalogue for the web process; 501 if prometheus_client is not installed."""
+    """Return the web process's metrics in palermo.metrics.catalogue; 501 if prometheus_client isn't installed."""
     try:
         check_installed()
     except SettingInvalid as error:
@@ -94,7 +94,7 @@ def metrics(request: Request) -> Response:
 
 
 def _snapshot(site: Site) -> Snapshot | None:
-    """Queues and workers; None while the broker does not answer."""
+    """Return queues and workers, or None if the broker doesn't answer."""
     try:
         return live_state(site).sampler.snapshot(tuning.FRESH, by_person=False)
     except PalermoError:
@@ -102,11 +102,13 @@ def _snapshot(site: Site) -> Snapshot | None:
 
 
 def _queues(families: "Families", rows: Sequence[Row], site: Site) -> None:
-    """The metrics of each queue. Queues with one label are summed; for age, workers and paused the maximum is used."""
+    """Add the metrics of each queue. Queues with the same label are summed, or the maximum is used for age, workers and
+    paused.
+    """
     now = datetime.now(UTC)
     try:
         oldest = live_state(site).oldest.of(rows)
-    except PalermoError:  # The broker went away after the snapshot.
+    except PalermoError:  # the broker became unavailable after the snapshot
         oldest = {}
     names = site.component(Names, lambda: Names(tuning.LIMIT))
     values: dict[tuple[str, str], float] = {}
@@ -128,7 +130,7 @@ def _queues(families: "Families", rows: Sequence[Row], site: Site) -> None:
 
 
 def _workers(families: "Families", snapshot: Snapshot) -> None:
-    """The workers by state, and their total and used slots."""
+    """Add the number of workers by state, and their total and used slots."""
     totals = totals_of(snapshot)
     states = Counter(worker["state"] for worker in snapshot.workers)
     for state in (*STATES, SILENT, UNASKED):
@@ -138,10 +140,10 @@ def _workers(families: "Families", snapshot: Snapshot) -> None:
 
 
 def _workflows(families: "Families", site: Site) -> None:
-    """The live workflows by state, from the list that the pages have."""
+    """Add the number of live workflows by state, from the list used by the pages."""
     try:
         found = live_workflows(site).get()
-    except PalermoError:  # The broker went away after the snapshot.
+    except PalermoError:  # the broker became unavailable after the snapshot
         return
     for state in ("running", "failed"):
         families.set("palermo_workflows", sum(info.state == state for info in found), state)

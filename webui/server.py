@@ -1,7 +1,7 @@
-"""The server of `palermo web`: a uvicorn that serves the application and stops cleanly on a signal.
+"""The server of `palermo web`: uvicorn, which serves the application and stops cleanly on a signal.
 
-uvicorn bounds the head of a request, and answers 503 beyond MAX_CONNECTIONS. Against clients that open connections and
-send nothing, put a proxy in front.
+uvicorn limits the size of a request's head, and answers 503 above MAX_CONNECTIONS. Against clients that open
+connections and send nothing, use a proxy.
 """
 
 import logging
@@ -23,14 +23,16 @@ from palermo.webui.state.journal_views import journal_views
 with extra("web", "`palermo web`"):
     import uvicorn
 
-#: The most connections, of which the broker's and files leave half of the file descriptors.
+#: Maximum number of connections. Leaves half of the file descriptors for the broker and files.
 MAX_CONNECTIONS = 1_000
 
 log = logging.getLogger("palermo.web")
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that ends with exit code 0 on a signal. uvicorn's own raises the signal again and dies of it."""
+    """A uvicorn server that exits with code 0 on a signal. uvicorn itself raises the signal again and is killed
+    by it.
+    """
 
     def __init__(self, app: FastAPI, *, host: str, port: int) -> None:
         self._site: Site = app.state.site
@@ -67,7 +69,7 @@ def _limit() -> int:
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens on this address, opened before anything is printed. Raises SettingInvalid."""
+    """Return a socket that listens at this address, opened before anything is printed. Raises SettingInvalid."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
@@ -79,7 +81,7 @@ def open_socket(host: str, port: int) -> socket.socket:
 
 
 def pages_url(host: str, port: int, prefix: str = "", token: str = "") -> str:
-    """The address of the pages, to be printed. It contains the start-up token, which is secret."""
+    """Return the URL of the pages for printing. It contains the secret start-up token."""
     where = f"[{host}]" if ":" in host else host
     return f"http://{where}:{port}{prefix}/" + (f"?{PARAMETER}={token}" if token else "")
 
@@ -89,6 +91,6 @@ def serve(app: FastAPI, *, host: str, port: int, at: socket.socket) -> None:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     site: Site = app.state.site
     log.info("web pages served broker=%s", site.connected_to)
-    journal_views(site)  # Reading the journal may take a while, so it begins now.
+    journal_views(site)  # Start reading the journal now, because it may take a while.
     Server(app, host=host, port=port).run(sockets=[at])
     log.info("web pages stopped")

@@ -1,4 +1,4 @@
-"""The site, which all requests share; the visit, which is one request; its user; and the error that refuses it."""
+"""The site shared by all requests, the visit (one request), its user and roles, and the error for refused requests."""
 
 import threading
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,14 +17,14 @@ from palermo.client.actor import Actor
 from palermo.client.client import Client
 from palermo.inspector.inspector import Inspector
 
-#: The key of the ASGI scope under which the guard stores the visit for the handlers.
+#: The ASGI scope key under which the guard stores the visit for handlers.
 VISIT = "palermo.visit"
 
 T = TypeVar("T")
 
 
 class Role(IntEnum):
-    """The rights of a user. Each role includes the rights of the roles before it."""
+    """The rights of a user. Each role includes the rights of those before it."""
 
     #: View everything.
     VIEWER = 1
@@ -35,12 +35,12 @@ class Role(IntEnum):
 
     @property
     def word(self) -> str:
-        """The role's name, as settings, pages and the audit log write it."""
+        """The role's name in settings, pages and the audit log."""
         return self.name.lower()
 
     @classmethod
     def named(cls, word: str) -> "Role":
-        """The role with this name. Raises ValueError."""
+        """Return the role with this name. Raises ValueError."""
         try:
             return cls[word.strip().upper()]
         except KeyError:
@@ -49,31 +49,31 @@ class Role(IntEnum):
 
 
 class User(Struct, frozen=True):
-    """A user, as the authentication names them."""
+    """A user, as named by the authentication."""
 
     name: str
     role: Role = Role.VIEWER
 
 
-#: Returns the user of a request; None for no user, which is answered with 401; or its own response, such as a redirect
-#: to a login page. May be a coroutine function.
+#: Returns the user of a request; None for no user, which is answered with 401; or a response, such as a redirect to a
+#: login page. May be a coroutine function.
 Authenticate = Callable[[Request], User | Response | Awaitable[User | Response | None] | None]
 
-#: The user of all requests without authentication. Then only this machine is admitted.
+#: The user of all requests without authentication, which are admitted only from this machine.
 LOCAL = User("local", Role.ADMIN)
 
 
-#: The user of the pages for signing in.
+#: The user of the sign-in pages.
 NOBODY = User("")
 
 
 def ANYONE(request: Request) -> User:
-    """For `create_app(auth=ANYONE)`: every request is an administrator's, because a server in front checks access."""
+    """For `create_app(auth=ANYONE)`: every request is an administrator's, because a server in front controls access."""
     return User("anyone", Role.ADMIN)
 
 
 class Refused(HTTPException):
-    """A refused request: the status of the answer, and the displayed reason."""
+    """A refused request, with the response's status and the displayed reason."""
 
     def __init__(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(status, text, headers)
@@ -81,7 +81,7 @@ class Refused(HTTPException):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """One web application: the broker that it shows, and its settings."""
+    """A web application: the displayed broker, and the settings."""
 
     client: Client
     inspector: Inspector
@@ -89,29 +89,28 @@ class Site:
     #: The key that signs cookies.
     secret: bytes = field(repr=False)
     read_only: bool = False
-    #: Patterns of argument names whose values are never shown: see palermo.jobs.redaction.
+    #: The patterns of hidden argument names: see palermo.jobs.redaction.
     hidden: tuple[str, ...] = ()
-    #: The routes of the pages by name: links are made from them.
+    #: The routes of the pages by name, for links.
     routes: Mapping[str, BaseRoute] = field(default_factory=dict, repr=False)
-    #: Set when the server stops. Streams end then.
+    #: Set when the server stops, which ends streams.
     stopping: threading.Event = field(default_factory=threading.Event)
     _components: dict[type, Any] = field(default_factory=dict, repr=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def component(self, kind: type[T], make: Callable[[], T]) -> T:
-        """The site's single object of this class, such as a view or a cache. Created by the first call; lives as
-        long."""
+        """Return the site's only object of this class, such as a view or a cache, created on first use."""
         with self._lock:
             if kind not in self._components:
                 self._components[kind] = make()
             return cast(T, self._components[kind])
 
     def existing(self, kind: type[T]) -> T | None:
-        """The component of this class if it has been made."""
+        """Return the component of this class if it exists."""
         return cast("T | None", self._components.get(kind))
 
     def close(self) -> None:
-        """Close the closable components of a site that ends. A later request creates them again."""
+        """Close the components of a site that is ending. A later request creates them again."""
         with self._lock:
             closing = [self._components.pop(kind) for kind in list(self._components) if hasattr(kind, "close")]
         for each in closing:
@@ -119,7 +118,7 @@ class Site:
 
     @property
     def connected_to(self) -> str:
-        """The broker's address for display, without user and password."""
+        """The broker's URL for display, without user and password."""
         settings, address = self.client.settings, self.client.settings.address
         if not address.hosts:
             return str(address)
@@ -129,17 +128,17 @@ class Site:
 
 
 class Visit(Struct, frozen=True, kw_only=True):
-    """One request, as actions and pages see it: its user, and the paths for its answers."""
+    """A request, as seen by actions and pages: its user, and the paths for its response."""
 
     site: Site
     user: User
-    #: The prefix of all our paths as the browser sees them: "" or "/palermo".
+    #: The prefix of all our paths as seen by the browser: "" or "/palermo".
     root: str = ""
-    #: The address that the request came from, or "".
+    #: The client's address, or "".
     client: str = ""
     #: Whether the browser uses https.
     secure: bool = False
-    #: Authenticates the request again, for long answers: False if that gives no user or another role.
+    #: Authenticates the request again, for long responses. Returns False if there is no user or the role has changed.
     is_current: Callable[[], Awaitable[bool]]
 
     @property
@@ -158,7 +157,7 @@ class Visit(Struct, frozen=True, kw_only=True):
 
 
 def visit_of(request: Request) -> Visit:
-    """The visit of a request. Raises KeyError if the application runs without the guard."""
+    """Return the visit of a request. Raises KeyError if the application runs without the guard."""
     visit: Visit = request.scope[VISIT]
     return visit
 

@@ -1,8 +1,8 @@
 """The threads in which pages and the API wait for the broker.
 
-A handler that is a plain function may wait for the broker for as long as `publish_timeout`. It has a thread of these,
-which are for such handlers alone: files, /healthz and the rest of an application that mounts these pages use the
-threads of the event loop, and never wait for the broker.
+A handler that is a plain function may wait for the broker for up to `publish_timeout`. These threads are reserved for
+such handlers. Files, /healthz and the rest of a mounting application use the event loop's threads, and never wait for
+the broker.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 
 class Threads:
-    """So many threads, for one kind of work."""
+    """A number of threads for one kind of work."""
 
     def __init__(self, name: str, most: int) -> None:
         self._most = most
         self._pool = ThreadPoolExecutor(most, thread_name_prefix=name)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do the work in a thread. Raises Refused (503) if none of them becomes free within LONG_WAIT seconds."""
+        """Do the work in a thread. Raises Refused (503) if none becomes free within LONG_WAIT seconds."""
         asked = self._pool.submit(copy_context().run, work)
         result = asyncio.wrap_future(asked)
         done, _ = await asyncio.wait({result}, timeout=tuning.LONG_WAIT)
@@ -44,7 +44,7 @@ _HANDLERS = Threads("palermo-web", tuning.THREADS)
 
 
 class Route(APIRoute):
-    """A route whose handler runs in a thread of these, unless it is a coroutine function."""
+    """A route whose handler runs in one of these threads, unless it is a coroutine function."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint if iscoroutinefunction(endpoint) else _in_thread(endpoint), **options)

@@ -1,4 +1,4 @@
-"""The actions on workflows, as those of webui/actions.py: they check the role and write the audit log."""
+"""The actions on workflows. Like those in webui/actions.py, they check the role and write the audit log."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from palermo.webui.state.workflows import live_workflows
 
 
 def retry(visit: Visit, id: str) -> list[TakenJob]:
-    """Requeue the failed jobs of a workflow. Raises NotFound, and UsageError for one without failed steps."""
+    """Requeue a workflow's failed jobs. Raises NotFound, and UsageError for a workflow without failed steps."""
     with audited_action(visit, "retry workflow", Role.OPERATOR, id=id) as facts:
         taken = visit.inspector.workflows.retry(id)
         facts["jobs"] = len(taken)

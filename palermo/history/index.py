@@ -267,7 +267,7 @@ class Index:
                 continue
             id: str = record["id"]
             at, took, queue, job, error = get("at"), get("took"), get("queue"), get("job"), get("error")
-            # Usual values pass these checks in a few steps. Other values are sanitized, as in `entry`.
+            # Normal values pass these checks quickly. Others are sanitized as in `entry`.
             if at.__class__ is not float or at - at:
                 at = number(at) or 0.0
             if took.__class__ is not float or took - took:

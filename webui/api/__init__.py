@@ -1,4 +1,4 @@
-"""The API under /api. It returns the same rows as the command line's `--json`, typed."""
+"""The API under /api, which returns the same rows as the command line's `--json`, with types."""
 
 from palermo.webui.api import (
     failed,

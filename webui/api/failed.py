@@ -1,4 +1,4 @@
-"""The API of failed jobs: list, requeue and discard them, and follow these long commands."""
+"""The API for failed jobs: list, requeue and discard them, and follow these long operations."""
 
 import math
 from typing import Annotated, Any, Literal
@@ -41,7 +41,7 @@ class Groups(Rows[Group]):
 
 
 class ChosenForRequeue(Chosen):
-    """The chosen failed jobs, and another queue for them if needed."""
+    """The chosen failed jobs, and another queue for them if wanted."""
 
     queue: str | None = None
     unserved: bool = Field(default=False, description=UNSERVED_MEANS)
@@ -59,7 +59,7 @@ class Change(BaseModel):
 
 
 class OperationRow(BaseModel):
-    """A long command on jobs or events."""
+    """A long operation on jobs or events."""
 
     id: str
     action: str = Field(description="requeue, discard, cancel, move, run, retry, give up or replay.")
@@ -78,10 +78,10 @@ class OperationRow(BaseModel):
 
 
 class Operations(Rows[OperationRow]):
-    """The running and waiting commands."""
+    """The running and waiting operations."""
 
 
-#: The status codes of a long command: 200 when it has ended, 202 while it continues.
+#: The status codes of a long operation: 200 once it has ended, 202 while it is running.
 _BEGUN: dict[int | str, dict[str, Any]] = {
     202: {"model": OperationRow, "description": "The operation continues: `/api/operations/{id}` shows its progress."}
 }
@@ -132,7 +132,7 @@ def failed(
 
 @router.get("/groups", name="api_failed_groups")
 def groups(visit: Visiting, filter: Asked, page: PageNumber = 1, limit: PageLimit = 100) -> Groups:
-    """Failed jobs in groups, largest first. A group has the same job, exception and place in the code."""
+    """Groups of failed jobs with the same job, exception and place in the code, largest group first."""
     found = failed_jobs(visit.site)
     found.wait_until_read()
     rows, total = found.view.index.groups(filter, offset=(page - 1) * limit, limit=limit, parts=tuning.PARTS)
@@ -155,13 +155,13 @@ def groups(visit: Visiting, filter: Asked, page: PageNumber = 1, limit: PageLimi
 
 @router.post("/requeue", responses=_BEGUN, name="api_failed_requeue_many")
 def requeue_many(visit: Visiting, chosen: ChosenForRequeue, response: Response) -> OperationRow:
-    """Run failed jobs again: the jobs with these ids, or all that a filter matches ({} for all)."""
+    """Run failed jobs again: the jobs with these ids, or all that match a filter ({} for all)."""
     return _row(actions.requeue(visit, chosen.meant(), queue=chosen.queue, unserved=chosen.unserved), response)
 
 
 @router.post("/discard", responses=_BEGUN, name="api_failed_discard_many")
 def discard_many(visit: Visiting, chosen: Chosen, response: Response) -> OperationRow:
-    """Discard failed jobs: the jobs with these ids, or all that a filter matches ({} for all)."""
+    """Discard failed jobs: the jobs with these ids, or all that match a filter ({} for all)."""
     return _row(actions.discard(visit, chosen.meant()), response)
 
 
@@ -190,19 +190,19 @@ def discard(visit: Visiting, id: Id, response: Response) -> OperationRow:
 
 @operations_router.get("", name="api_operations")
 def operations(visit: Visiting) -> Operations:
-    """The running and waiting commands."""
+    """The running and waiting operations."""
     return Operations.whole([_shown(each) for each in known_operations(visit.site).running()])
 
 
 @operations_router.get("/{id:palermo}", name="api_operation")
 def operation(visit: Visiting, id: Id) -> OperationRow:
-    """The progress of a long command, or its outcome."""
+    """The progress or outcome of an operation."""
     return _shown(known_operations(visit.site).get(id))
 
 
 @operations_router.post("/{id:palermo}/stop", name="api_stop_operation")
 def stop(visit: Visiting, id: Id) -> OperationRow:
-    """Stop it before its next job. The remaining jobs stay unchanged."""
+    """Stop an operation before its next job. The remaining jobs stay unchanged."""
     operation = actions.stop_operation(visit, id)
     operation.wait(5)
     return _shown(operation)

@@ -1,4 +1,4 @@
-"""The API of the journal: finished jobs, the timeline of a job, and the actions of operators."""
+"""The API for the journal: finished jobs, the timeline of a job, and operators' actions."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,7 +15,7 @@ router = Router(tags=["history"], responses=PROBLEM_RESPONSES)
 
 
 class Step(BaseModel):
-    """One record of a job's timeline. Some kinds have more fields."""
+    """A record in a job's timeline. Some kinds have more fields."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
 
@@ -24,7 +24,7 @@ class Step(BaseModel):
 
 
 class Life(BaseModel):
-    """The journal's records of one job, oldest first."""
+    """The journal's records about one job, oldest first."""
 
     id: str
     rows: list[Step]
@@ -50,9 +50,8 @@ def history(
 ) -> Rows[FinishedRow]:
     """Finished jobs, newest first.
 
-    A part of a name is enough, with `*` for any characters; `=mail` is exactly `mail`. Times are durations ago
-    (`2h`) or instants (`2026-12-01T09:00Z`). `longer` and `shorter` are the minimum and maximum duration of a run
-    (`0.5s`, `5m`).
+    Names match in part, and `*` stands for any characters; `=mail` is exactly `mail`. Times are durations ago (`2h`) or
+    instants (`2026-12-01T09:00Z`). `longer` and `shorter` are the minimum and maximum duration of a run (`0.5s`, `5m`).
     """
     wanted = asked_filter(
         {
@@ -77,7 +76,7 @@ def history(
 
 @router.get("/history/{id:palermo}", name="api_history_job")
 def history_of_job(visit: Visiting, id: Id) -> Life:
-    """The journal's records of one job: the newest 1,000, oldest first."""
+    """The journal's newest 1,000 records about one job, oldest first."""
     known = journal_views(visit.site)
     known.check_ready()
     rows = life(known.index, known.audit, id)
@@ -98,7 +97,7 @@ def audit(
     page: PageNumber = 1,
     limit: PageLimit = 100,
 ) -> Rows[ActionRow]:
-    """The actions of operators, newest first. A part of a name is enough; `=mail` is exactly `mail`."""
+    """Operators' actions, newest first. Names match in part; `=mail` is exactly `mail`."""
     filter = asked_actions({"by": by, "action": action, "queue": queue, "text": text, "since": since, "until": until})
     known = journal_views(visit.site)
     known.check_ready()

@@ -1,4 +1,4 @@
-"""The API of single jobs: enqueue a job, find it by id, get its status and result, cancel it."""
+"""The API for single jobs: enqueue, find and cancel a job, and get its status and result."""
 
 from collections.abc import Iterable
 from dataclasses import fields
@@ -37,21 +37,21 @@ else:
 
 
 class JobResult(BaseModel):
-    """The value that a job returned."""
+    """The return value of a job."""
 
     id: str
     job: str
     result: Any = Field(description="The value as JSON, with redacted values masked.")
 
 
-#: Strict: JSON distinguishes numbers and booleans, and true is not a duration.
+#: Strict, because true is not a duration.
 Seconds = Annotated[float, Field(strict=True, gt=0)]
 Number = Annotated[float, Field(strict=True)]
 Count = Annotated[int, Field(strict=True)]
 
 
 def _type_of(kind: Kind) -> Any:
-    """The type of an option in JSON."""
+    """Return the JSON type of an option."""
     match kind:
         case UniqueFor(words):
             return Literal[words] | Seconds
@@ -72,7 +72,7 @@ def _type_of(kind: Kind) -> Any:
 
 
 def option_fields(names: Iterable[str]) -> dict[str, Any]:
-    """Optional fields for these job options, as `create_model` takes them."""
+    """Return optional fields for these job options, for `create_model`."""
     rows = ((name, OPTIONS[name]) for name in names)
     return {name: (_type_of(row.kind) | None, Field(default=None, description=row.help)) for name, row in rows}
 
@@ -88,7 +88,7 @@ else:
 
 
 class NewJob(_Options):
-    """A job to enqueue. Its options are those of `.options()`; a missing option has its declared value."""
+    """A job to enqueue. Its options are as in `.options()`; a missing option has its declared value."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -102,14 +102,14 @@ class NewJob(_Options):
 
 
 class EnqueuedJob(Enqueued):
-    """A stored job, with a warning for the caller if needed."""
+    """A stored job, possibly with a warning."""
 
     conflict: Conflict | None = Field(description="The job that already had its key.")
     note: str | None = Field(description="The consequences, if its code is not imported here.")
 
 
 class JobChanges(BaseModel):
-    """Changes to a job; missing values stay the same."""
+    """Changes to a job. Missing values stay the same."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -121,13 +121,13 @@ class JobChanges(BaseModel):
     unserved: bool = Field(default=False, description=UNSERVED_MEANS)
 
     def given(self) -> dict[str, Any]:
-        """The changes, as the inspector takes them."""
+        """Return the changes as arguments for the inspector."""
         at = None if self.run_at is None else instant_of(self.run_at, "run_at")
         return {**self.model_dump(exclude={"run_at"}), "at": at}
 
 
 class Cancelled(BaseModel):
-    """The outcome of cancelling a job."""
+    """The result of cancelling a job."""
 
     id: str
     state: str = Field(description="marked, cancelled, cancelling, done, failed or interrupted.")
@@ -138,7 +138,7 @@ class Cancelled(BaseModel):
 
 @router.post("", name="api_enqueue", status_code=201)
 def enqueue(visit: Visiting, new: NewJob) -> EnqueuedJob:
-    """Enqueue a job. The answer is sent once the broker has stored it.
+    """Enqueue a job. Answers once the broker has stored it.
 
     If the job's code is imported here (`palermo web MODULE`), its arguments are checked against its signature, its
     hooks run, and its declared options apply. Role: operator.
@@ -157,35 +157,37 @@ def enqueue(visit: Visiting, new: NewJob) -> EnqueuedJob:
 def job(visit: Visiting, id: str, queue: str = "") -> JobRow:
     """A running, waiting or failed job.
 
-    Waiting jobs are searched among the first and the last of `queue`, or of each queue.
+    Waiting jobs are searched for among the first and last jobs of `queue`, or of each queue.
     """
     return job_row(visit, id, queue=queue)
 
 
 @router.get("/{id:palermo}/status", name="api_status")
 def status(visit: Visiting, id: str) -> JobStatusRow:
-    """The status of a job, from the broker and its journal. It is `unknown`, with the reason, if neither has it."""
+    """The status of a job, from the broker and the journal. It is `unknown`, with a reason, if neither contains the
+    job.
+    """
     return dict(job_status(visit, id))
 
 
 @router.get("/{id:palermo}/result", name="api_result")
 def result(visit: Visiting, id: str) -> JobResult:
-    """The result of a finished job. 409 if the result is not kept or the job is not done. It does not wait."""
+    """The result of a finished job. 409 if the job isn't done or its result isn't kept. Does not wait."""
     found = job_result(visit, id)
     return JobResult(id=id, job=found.job, result=found.value)
 
 
 @router.post("/{id:palermo}/cancel", name="api_cancel")
 def cancel(visit: Visiting, id: str) -> Cancelled:
-    """Cancel a job before or during its run. A failed job is unchanged. Role: operator."""
+    """Cancel a waiting or running job. Failed jobs are unchanged. Role: operator."""
     return Cancelled.model_validate(actions.cancel(visit, id))
 
 
 @router.post("/{id:palermo}/again", name="api_run_again", status_code=201)
 def run_again(visit: Visiting, id: str, changes: JobChanges) -> Enqueued:
-    """Enqueue an ended job again, as a new job with the recorded arguments and options.
+    """Enqueue a finished job again, as a new job with the recorded arguments and options.
 
-    422 if the journal lacks the exact arguments, and `args` and `kwargs` do not give them. Role: operator.
+    422 if the journal lacks the exact arguments, and `args` and `kwargs` aren't given. Role: operator.
     """
     done = actions.run_again(visit, id, recorded_job(visit.site, id), **changes.given())
     return Enqueued(id=done.id, job=done.job, queue=done.queue)

@@ -1,4 +1,4 @@
-"""The API of keys: list the keys of limited jobs and of unique jobs, and free keys of unique jobs."""
+"""The API for keys of limited and of unique jobs."""
 
 from typing import Annotated
 
@@ -23,13 +23,13 @@ Text = Annotated[str, Query(max_length=1_000, description="Part of a key, of a j
 
 @limits_router.get("", name="api_limits")
 def limits(visit: Visiting, text: KeyText = "", page: PageNumber = 1, limit: PageLimit = 100) -> Rows[LimitRow]:
-    """The keys of limited jobs that have jobs running or waiting."""
+    """The keys of limited jobs that are running or waiting."""
     listing = listings.limits(visit, text=text, page=page, limit=limit)
     return Rows[LimitRow].of(listing.rows, total=listing.total, page=page, limit=limit)
 
 
 class ToFree(BaseModel):
-    """Keys to be freed."""
+    """The keys to free."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -44,15 +44,15 @@ class Freed(BaseModel):
 
 @router.get("", name="api_unique")
 def unique(visit: Visiting, text: Text = "", page: PageNumber = 1, limit: PageLimit = 100) -> Rows[KeyRow]:
-    """The keys that jobs have."""
+    """The keys held by unique jobs."""
     listing = listings.keys(visit, text=text, page=page, limit=limit)
     return Rows[KeyRow].of(listing.rows, total=listing.total, page=page, limit=limit)
 
 
 @router.post("/free", name="api_free_keys")
 def free(visit: Visiting, named: ToFree) -> Freed:
-    """Take keys from their jobs, even if those run, so that others may be enqueued. Role: operator.
+    """Free keys even if their jobs are running, so that other jobs can be enqueued. Role: operator.
 
-    A waiting job takes its key again when it starts, if the key is free then.
+    When a waiting job starts, it takes its key again if that is free.
     """
     return Freed(freed=actions.free_keys(visit, named.keys))

@@ -1,4 +1,4 @@
-"""The API's description: an OpenAPI document for programs, and a page without scripts for people."""
+"""The API's description: an OpenAPI document for programs, and a page without scripts for users."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -15,29 +15,29 @@ router = Router()
 
 
 class Operation(NamedTuple):
-    """One operation, as the page shows it."""
+    """An operation as displayed on the page."""
 
     method: str
     path: str
     summary: str
     text: str
-    #: Name, place, type, whether it is required, description.
+    #: Name, location, type, whether it is required, and description.
     parameters: list[tuple[str, str, str, bool, str]]
-    #: The name of the body's schema, "" for none.
+    #: The name of the body's schema, or "".
     body: str
-    #: Statuses other than the usual problems, with the name of the answer's schema.
+    #: Statuses other than the common problems, with the names of the answers' schemas.
     answers: list[tuple[str, str]]
 
 
 @router.get("/openapi.json", name="openapi")
 def openapi(request: Request) -> Response:
-    """The OpenAPI document for this address."""
+    """Return the OpenAPI document for this URL."""
     return JSONResponse(described(request.app, request.scope["root_path"]))
 
 
 @router.get("/docs", name="api_docs")
 def docs(request: Request) -> Response:
-    """The OpenAPI document as a page for people."""
+    """Return the OpenAPI document as a page."""
     found = described(request.app, request.scope["root_path"])
     schemas = {name: list(_fields(schema)) for name, schema in found["components"]["schemas"].items()}
     return page(
@@ -51,7 +51,7 @@ def docs(request: Request) -> Response:
 
 
 def described(app: FastAPI, root: str) -> dict[str, Any]:
-    """The OpenAPI document of an application under this root."""
+    """Return the OpenAPI document of an application under this root."""
     return {**app.openapi(), "servers": [{"url": root or "/"}]}
 
 
@@ -84,7 +84,7 @@ def _fields(schema: Mapping[str, Any]) -> Iterator[tuple[str, str, bool, str]]:
 
 
 def _type(schema: Mapping[str, Any]) -> str:
-    """A schema in a few words."""
+    """Describe a schema in a few words."""
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     if "anyOf" in schema:

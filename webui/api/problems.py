@@ -1,4 +1,4 @@
-"""The API of current problems."""
+"""The API for current problems."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""The API of queues: list them and their jobs, pause, resume, purge and delete them."""
+"""The API for queues: list them and their jobs, and pause, resume, purge and delete them."""
 
 from pydantic import BaseModel
 
@@ -34,10 +34,10 @@ def jobs(
     limit: PageLimit = 100,
     newest: bool = False,
 ) -> Rows[JobRow]:
-    """Jobs that wait in a queue, oldest first. A filter is compared with the first 10,000 of them.
+    """Waiting jobs of a queue, oldest first. A filter is compared with the first 10,000 of them.
 
-    Reading takes no job and keeps the order. Quorum queues are not read (409), because reading would count against
-    the delivery limit of their jobs.
+    Reading takes no job and keeps the order. Quorum queues aren't read (409), because that would count towards the
+    delivery limit of their jobs.
     """
     wanted = asked_filter({"filter": filter})
     listing = listings.jobs(visit, name, page=page, limit=limit, newest=newest, filter=wanted)
@@ -48,7 +48,7 @@ def jobs(
 def tenants(
     visit: Visiting, name: str, tenant: str | None = None, page: PageNumber = 1, limit: PageLimit = 100
 ) -> Rows[TenantRow]:
-    """The tenants with waiting jobs in a queue, those with most jobs first, or only this one.
+    """The tenants with waiting jobs in a queue, largest first, or only one tenant.
 
     With thousands of tenants the counts may be a few seconds old.
     """
@@ -58,20 +58,20 @@ def tenants(
 
 @router.delete("/{name:palermo}/tenants/{tenant:palermo}", name="api_clear_tenant")
 def clear_tenant(visit: Visiting, name: str, tenant: str) -> Removed:
-    """Remove the waiting jobs of a tenant from a queue. Running jobs continue. Role: admin."""
+    """Remove a tenant's waiting jobs from a queue. Running jobs continue. Role: admin."""
     return Removed(removed=actions.clear_tenant(visit, name, tenant))
 
 
 @router.post("/pause", name="api_pause_all")
 def pause_all(visit: Visiting) -> AllPaused:
-    """Pause all queues, including queues created later, for all workers, until they are resumed. Role: operator."""
+    """Pause all queues for all workers until they are resumed, including queues created later. Role: operator."""
     actions.pause_all(visit)
     return AllPaused(all_paused=True)
 
 
 @router.post("/resume", name="api_resume_all")
 def resume_all(visit: Visiting) -> AllPaused:
-    """End the pause of all queues. Queues that were paused by their names stay paused. Role: operator."""
+    """End the pause of all queues. Queues that were paused by name stay paused. Role: operator."""
     actions.resume_all(visit)
     return AllPaused(all_paused=False)
 
@@ -84,7 +84,7 @@ def pause(visit: Visiting, name: str) -> QueueRow:
 
 @router.post("/{name:palermo}/resume", name="api_resume")
 def resume(visit: Visiting, name: str) -> QueueRow:
-    """Resume a paused queue. It stays paused while all queues are paused. Role: operator."""
+    """Resume a paused queue. It still stays paused while all queues are paused. Role: operator."""
     return actions.resume(visit, name)
 
 

@@ -1,4 +1,4 @@
-"""The API of recurring jobs: list, add, remove, enable, disable, run now."""
+"""The API for recurring jobs: list, add, remove, enable, disable, run now."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ else:
 
 
 class NewRecurring(_Times):
-    """A recurring job to add. Give either cron or every."""
+    """A recurring job to add. Set either cron or every."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -46,8 +46,8 @@ def recurring(visit: Visiting) -> Rows[RecurringRow]:
 def put(visit: Visiting, new: NewRecurring) -> RecurringRow:
     """Add a recurring job. Role: operator.
 
-    A replaced job stays disabled if it was. If code or configuration declares the same name, that declaration
-    replaces it when its worker starts.
+    A replaced job stays disabled if it was. If code or configuration declares the same name, that declaration replaces
+    it when a worker with it starts.
     """
     actions.put_recurring(visit, **new.model_dump())
     return _row(visit, new.name)
@@ -61,28 +61,30 @@ def one(visit: Visiting, name: Id) -> RecurringRow:
 
 @router.post("/{name:palermo}/run", name="api_run_recurring")
 def run(visit: Visiting, name: Id) -> Enqueued:
-    """Enqueue it now, enabled or not. Its schedule stays the same. Role: operator."""
+    """Enqueue it now, even if it is disabled. Its schedule stays the same. Role: operator."""
     row = _row(visit, name)
     return Enqueued(id=actions.run_recurring(visit, name), job=row["job"], queue=row["queue"])
 
 
 @router.post("/{name:palermo}/enable", name="api_enable_recurring")
 def enable(visit: Visiting, name: Id) -> RecurringRow:
-    """Enable it: it runs at its times again. Role: operator."""
+    """Enable it, so that it runs on schedule again. Role: operator."""
     actions.switch_recurring(visit, name, on=True)
     return _row(visit, name)
 
 
 @router.post("/{name:palermo}/disable", name="api_disable_recurring")
 def disable(visit: Visiting, name: Id) -> RecurringRow:
-    """Disable it: it does not run until it is enabled, even after restarts. Role: operator."""
+    """Disable it until it is enabled again, even after restarts. Role: operator."""
     actions.switch_recurring(visit, name, on=False)
     return _row(visit, name)
 
 
 @router.delete("/{name:palermo}", name="api_remove_recurring")
 def remove(visit: Visiting, name: Id) -> Removed:
-    """Remove it. A job that code or configuration declares is added again when its worker starts. Role: operator."""
+    """Remove it. If code or configuration declares it, it is added again when a worker with it starts. Role:
+    operator.
+    """
     actions.remove_recurring(visit, name)
     return Removed(removed=1)
 

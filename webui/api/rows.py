@@ -1,4 +1,4 @@
-"""The bodies and errors that several API modules share. Its rows are those of palermo.contract.row_types."""
+"""Bodies and errors shared by several API modules. Rows are defined in palermo.contract.row_types."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Generic, Self, TypeVar
@@ -32,13 +32,13 @@ PROBLEMS = {
 
 
 class Problem(BaseModel):
-    """The answer to a request that failed."""
+    """The answer to a failed request."""
 
     error: str = Field(description="What happened, with the value, and what to do about it.")
 
 
-#: Refers to the schema of Problem. One status names Problem as its `model`, which is enough for the schema: FastAPI
-#: creates a field for each model of each operation, and these were two thirds of all.
+#: Refers to the schema of Problem. Only one status has Problem as its `model`, because FastAPI creates a field for each
+#: model of each operation, and these were two thirds of all fields.
 _PROBLEM = {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 #: The `responses` of every operation.
@@ -50,7 +50,7 @@ PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
 #: Description of a body's field `unserved`.
 UNSERVED_MEANS = "Whether to use `queue` even if no worker serves it; otherwise 409."
 
-#: A condition in an address, and the parts of addresses that are names or ids.
+#: A condition in a URL, and the parts of URLs that are names or ids.
 Text = Annotated[str | None, Query(max_length=1_000)]
 Id = Annotated[str, Path(max_length=1_000)]
 
@@ -63,7 +63,7 @@ _DUE = "Due at this time or {}: ISO 8601 with a time zone, Unix seconds, or a du
 
 
 class Filter(BaseModel):
-    """A filter of jobs: every given condition must hold, {} means all. Unknown names are refused."""
+    """A filter of jobs. All given conditions must be met; {} matches all jobs. Unknown names are rejected."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -84,7 +84,7 @@ class Filter(BaseModel):
 
 
 class Chosen(BaseModel):
-    """The chosen jobs: either by id or by a filter."""
+    """The chosen jobs, either by ids or by a filter."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -92,7 +92,7 @@ class Chosen(BaseModel):
     filter: Filter | None = None
 
     def meant(self) -> list[str] | JobFilter:
-        """The ids, or the filter. Raises Refused (422) for both or none, and OptionInvalid."""
+        """Return the ids or the filter. Raises Refused (422) for both or neither, and OptionInvalid."""
         if self.ids is not None and self.filter is None:
             return self.ids
         if self.filter is not None and self.ids is None:
@@ -114,12 +114,12 @@ class Rows(BaseModel, Generic[R]):
 
     @classmethod
     def of(cls, rows: Sequence[R], *, total: int | None, page: int, limit: int) -> Self:
-        """The page with these rows."""
+        """Return a page with these rows."""
         return cls(rows=list(rows), total=total, page=page, limit=limit)
 
     @classmethod
     def whole(cls, rows: Sequence[R]) -> Self:
-        """The list as one page."""
+        """Return the whole list as one page."""
         return cls.of(rows, total=len(rows), page=1, limit=len(rows))
 
 

@@ -1,4 +1,4 @@
-"""The API of scheduled jobs and of retries: list them by due time, and change them."""
+"""The API for scheduled jobs and retries: list them by due time, and change them."""
 
 from typing import Annotated
 
@@ -27,7 +27,7 @@ Due = Annotated[str | None, Query(max_length=100, description="ISO 8601 with a t
 
 
 class Moment(BaseModel):
-    """The new time. Give one of at, delay and later."""
+    """The new time. Set one of at, delay and later."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -41,7 +41,7 @@ class ChosenForMove(Chosen, Moment):
 
 
 class AlteredRows(BaseModel):
-    """The outcome for each job, including ids that were not found."""
+    """The result for each job, including ids that were not found."""
 
     rows: list[AlteredRow]
     total: int
@@ -59,11 +59,11 @@ def scheduled(
     page: PageNumber = 1,
     limit: PageLimit = 100,
 ) -> Rows[JobRow]:
-    """Scheduled jobs, soonest first. A part of a name is enough; `=mail` is exactly `mail`.
+    """Scheduled jobs, soonest first. Names match in part; `=mail` is exactly `mail`.
 
-    The state "retrying" means that a job has failed and waits for its retry. `retries` selects only retrying jobs,
-    or only the others. The list may be as old as ten times the time that reading it takes. `filter` compares all
-    jobs by their queue, job, due time and these two states, and the soonest 10,000 by anything else.
+    The state "retrying" means that a job has failed and is waiting for a retry. `retries` selects only such jobs, or
+    only others. The list may be cached for ten times as long as reading it took. Conditions in `filter` on the queue,
+    job, due time and these two states are compared with all jobs; others with the soonest 10,000.
     """
     state = None if retries is None else "retrying" if retries else "scheduled"
     given = {"filter": filter, "queue": queue, "job": job, "due_from": due_from, "due_until": due_until}
@@ -72,21 +72,21 @@ def scheduled(
 
 @router.post("/cancel", name="api_cancel_scheduled_many")
 def cancel_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
-    """Cancel jobs: the jobs with these ids, or all that a filter matches ({} for all). Role: operator."""
+    """Cancel jobs: the jobs with these ids, or all that match a filter ({} for all). Role: operator."""
     return _altered(visit, CANCEL, chosen.meant())
 
 
 @router.post("/run", name="api_run_scheduled_many")
 def run_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
-    """Enqueue jobs now: the jobs with these ids, or all that a filter matches ({} for all). Role: operator."""
+    """Enqueue jobs now: the jobs with these ids, or all that match a filter ({} for all). Role: operator."""
     return _altered(visit, RUN, chosen.meant())
 
 
 @router.post("/move", name="api_move_scheduled_many")
 def move_many(visit: Visiting, chosen: ChosenForMove) -> AlteredRows:
-    """Reschedule jobs: the jobs with these ids, or all that a filter matches ({} for all). Role: operator.
+    """Reschedule jobs: the jobs with these ids, or all that match a filter ({} for all). Role: operator.
 
-    A time in the past means now, and the state is then "enqueued".
+    A time in the past means now, with the resulting state "enqueued".
     """
     return _altered(visit, MOVE, chosen.meant(), **_moment(chosen))
 
@@ -102,7 +102,7 @@ def scheduled_job(visit: Visiting, id: Id) -> JobRow:
 
 @router.post("/{id:palermo}/cancel", name="api_cancel_scheduled")
 def cancel(visit: Visiting, id: Id) -> AlteredRow:
-    """Cancel one scheduled job: it does not run. Role: operator."""
+    """Cancel one scheduled job. Role: operator."""
     return _altered(visit, CANCEL, id).rows[0]
 
 
@@ -129,9 +129,10 @@ def retries(
     page: PageNumber = 1,
     limit: PageLimit = 100,
 ) -> Rows[JobRow]:
-    """Failed jobs that wait for a retry, soonest first.
+    """Failed jobs that are waiting for a retry, soonest first.
 
-    `error` is the last error, `attempts` are the errors of all runs, `retries` is the number of retries so far.
+    `error` is the last error, `attempts` contains the errors of all runs, and `retries` is the number of retries so
+    far.
     """
     given = {"filter": filter, "queue": queue, "job": job, "due_from": due_from, "due_until": due_until}
     return _page(visit, page, limit, state="retrying", **given)
@@ -139,15 +140,15 @@ def retries(
 
 @retries_router.post("/run", name="api_run_retries_many")
 def retry_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
-    """Retry jobs now: the jobs with these ids, or all that a filter matches ({} for all). Role: operator."""
+    """Retry jobs now: the jobs with these ids, or all that match a filter ({} for all). Role: operator."""
     return _altered(visit, RETRY, chosen.meant())
 
 
 @retries_router.post("/give-up", name="api_give_up_many")
 def give_up_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
-    """Give jobs up: the jobs with these ids, or all that a filter matches ({} for all). Role: operator.
+    """Give jobs up: the jobs with these ids, or all that match a filter ({} for all). Role: operator.
 
-    They become failed jobs, with all their attempts.
+    They become failed jobs with all their attempts.
     """
     return _altered(visit, GIVE_UP, chosen.meant())
 
@@ -160,7 +161,7 @@ def retry(visit: Visiting, id: Id) -> AlteredRow:
 
 @retries_router.post("/{id:palermo}/give-up", name="api_give_up")
 def give_up(visit: Visiting, id: Id) -> AlteredRow:
-    """Give one job up: it becomes a failed job with all its attempts, as if no retry were left. Role: operator."""
+    """Give one job up. It becomes a failed job with all its attempts, as if no retry were left. Role: operator."""
     return _altered(visit, GIVE_UP, id).rows[0]
 
 
@@ -180,7 +181,7 @@ def _altered(
 
 
 def _moment(moment: Moment) -> dict[str, float]:
-    """The time in a body, in Unix seconds, or the seconds by which to postpone each job, by its name here.
+    """Return the new time in Unix seconds, or the seconds by which to postpone each job, as a keyword argument.
 
     Raises Refused (422), OptionInvalid.
     """

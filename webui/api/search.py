@@ -1,4 +1,4 @@
-"""The API of the search over all states of jobs."""
+"""The API for searching jobs in all states."""
 
 from typing import Annotated
 
@@ -22,7 +22,7 @@ DEPTH_MEANS = f"Number of jobs to read in each queue and among scheduled jobs: o
 
 
 class FoundError(BaseModel):
-    """The error of a job's last failure."""
+    """The error of a job's last failed run."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -71,11 +71,11 @@ def search(
     limit: Annotated[int, Query(ge=1, le=tuning.MANY, description="Rows per group.")] = 10,
     depth: Annotated[int, Query(description=DEPTH_MEANS)] = tuning.DEPTHS[0],
 ) -> Search:
-    """Jobs in all states that match words and filters.
+    """Search jobs in all states by words and filters.
 
-    Words are searched in ids, job names, arguments and errors. Filters are `queue:mail`, `job:`, `error:`,
-    `worker:`, `tenant:`, `state:`, `since:1h` and `until:1h`. A part of a name is enough, with `*` for any
-    characters; `=mail` is exactly `mail`.
+    Words are searched in ids, job names, arguments and errors. Filters are `queue:mail`, `job:`, `error:`, `worker:`,
+    `tenant:`, `state:`, `since:1h` and `until:1h`. Names match in part, and `*` stands for any characters; `=mail` is
+    exactly `mail`.
     """
     query = parse_filter(q, clock.now())
     if query.everything:

@@ -1,4 +1,4 @@
-"""The API of statistics: the counts of workers and clients, as on the statistics page and in `palermo stats`."""
+"""The API for statistics: the counts of workers and clients, as on the statistics page and in `palermo stats`."""
 
 from palermo.contract.row_types import StatisticsRow
 from palermo.errors import NotFound
@@ -18,10 +18,10 @@ router = Router(tags=["statistics"], responses=PROBLEM_RESPONSES)
 def stats(
     visit: Visiting, window: Window = Window.DAY, queue: Text = None, job: Text = None, worker: Text = None
 ) -> StatisticsRow:
-    """Numbers of processed and failed jobs in the last hour, day, week or month, and their durations.
+    """The number of processed and failed jobs in the last hour, day, week or month, and their durations.
 
-    The statistics cover everything, by queue, job and worker, or only the named one. Workers and clients count, and
-    the journal keeps the counts. 409 if the setting `journal` is off.
+    Covers everything, by queue, job and worker, or only the named one. Workers and clients write the counts to the
+    journal. 409 if the setting `journal` is off.
     """
     chosen = only_one(queue=queue, job=job, worker=worker)
     known = journal_views(visit.site)

@@ -1,4 +1,4 @@
-"""The API of events: list the groups that subscribe, replay kept events to a group, unsubscribe a group."""
+"""The API for events: list the subscribed groups, replay kept events to a group, unsubscribe a group."""
 
 from typing import Annotated
 
@@ -18,7 +18,7 @@ Group = Annotated[str, Path(max_length=255)]
 
 
 class Topics(Rows[TopicRow]):
-    """All groups, by name, and the exchanges that carry events to them."""
+    """All groups by name, and the exchanges that deliver events to them."""
 
     gateway: str = Field(description="The exchange that events are published to.")
     distributor: str = Field(description="The exchange that routes events to groups by their patterns.")
@@ -36,7 +36,7 @@ class Replay(BaseModel):
 
 
 class Replayed(BaseModel):
-    """The number of replayed events; null if the replay takes long and continues."""
+    """The number of replayed events; null if the replay takes long and is still running."""
 
     told: int | None
 

@@ -1,4 +1,4 @@
-"""The API of workers: list the running workers, and send them orders."""
+"""The API for workers: list the running workers, and send them orders."""
 
 from typing import Literal
 
@@ -39,7 +39,7 @@ def worker(visit: Visiting, id: str) -> WorkerUsageRow:
 
 @router.post("/{action}", name="api_control_all")
 def control_all(visit: Visiting, action: Order) -> list[Answered]:
-    """Send an order to all workers. Returns the answer of each. Roles as for one worker."""
+    """Send an order to all workers. Returns each worker's answer. Roles are as for one worker."""
     return [Answered.model_validate(row) for row in actions.control(visit, None, action)]
 
 

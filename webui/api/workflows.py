@@ -1,4 +1,4 @@
-"""The API of workflows: list and show them, retry failed steps, send signals. The API of jobs cancels them."""
+"""The API for workflows: list and show them, retry failed steps, send signals. To cancel one, use the API for jobs."""
 
 from typing import Annotated, Any, Literal
 
@@ -120,7 +120,7 @@ def workflows(
     page: PageNumber = 1,
     limit: PageLimit = 100,
 ) -> Workflows:
-    """Running and failed workflows, newest first, followed by those in the journal."""
+    """Running and failed workflows, newest first, followed by finished ones in the journal."""
     given = {"filter": filter, "queue": queue, "job": job, "state": state, "text": text, "since": since, "until": until}
     listing = workflow_rows(visit, asked_filter(given), page=page, limit=limit)
     rows = [WorkflowRow.model_validate(row) for row in listing.rows]
@@ -139,15 +139,15 @@ def workflow(
 
 @router.post("/{id:palermo}/retry", name="api_retry_workflow")
 def retry(visit: Visiting, id: str) -> Retried:
-    """Requeue the failed jobs of a workflow; the steps after them run again. Role: operator.
+    """Requeue the failed jobs of a workflow. The steps after them run again. Role: operator.
 
-    If steps for its failure have run, the workflow's `cleaned_up` names them; their effects are not reverted.
+    Steps that have run because of the failure are named in `cleaned_up`; their effects are not reverted.
     """
     return Retried(requeued=[job.id for job in workflow_actions.retry(visit, id)])
 
 
 @router.post("/{id:palermo}/signal", name="api_signal_workflow")
 def signal(visit: Visiting, id: str, signal: Signal) -> Sent:
-    """Send a signal to a workflow. A second one with the same name changes nothing. Role: operator."""
+    """Send a signal to a workflow. A second one with the same name has no effect. Role: operator."""
     workflow_actions.signal(visit, id, signal.name, signal.value)
     return Sent(sent=signal.name)

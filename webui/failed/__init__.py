@@ -1,1 +1,1 @@
-"""Failed jobs for the pages: an index of their queues, a view that updates it, and the long commands."""
+"""Failed jobs for the pages: an index, a view that keeps it up to date, and long operations."""

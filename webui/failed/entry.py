@@ -1,7 +1,7 @@
-"""The index entry of a failed job: built from its message, and converted back to a message.
+"""A failed job in the index, built from its message and converted back to a message.
 
-Most bytes of a failed job are its traceback, and failures of one kind share all of it but the last line, which
-contains the message. So the index stores the frames once, and for each job its ending.
+Most of a failed job's data is its traceback. Failures of one kind share all of it except the end, which contains the
+message. The index therefore stores the common frames once, and only the end for each job.
 """
 
 import json
@@ -24,7 +24,7 @@ from palermo.core.message import EVENT_ID, PARENT, TOPIC, Message
 from palermo.views.facts import PreviewOf
 from palermo.webui import tuning
 
-#: The largest integer of SQLite.
+#: The largest integer in SQLite.
 _MOST = 2**63 - 1
 
 #: Separates the texts that a filter searches, so that no match spans two of them.
@@ -32,13 +32,13 @@ _GAP = "\x1f"
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """One failed job as the index stores it. Its texts are printable."""
+    """A failed job in the index. Its texts are printable."""
 
     id: str
     #: When it failed, in Unix seconds; 0 if unknown.
     at: int
     retries: int | None
-    #: Whether it had been requeued before it failed.
+    #: Whether it had been requeued before.
     requeued: bool
     queue: str
     job: str
@@ -48,35 +48,37 @@ class Entry(Struct, frozen=True, kw_only=True):
     frames: str
     ending: str
     words: str
-    #: Fields from here on are only for the job's own page: see DETAIL in index.py.
+    #: This and the following fields are only for the job's own page: see DETAIL in index.py.
     message: str
     created_at: int | None
     preview: str | None
     worker: str | None
     tenant: str | None
-    #: The topic of the event that the job handles.
+    #: The topic of the event that it handles.
     topic: str | None
     #: The job that enqueued it.
     parent: str | None
     content_type: str
     content_encoding: str
     arguments: str
-    #: The errors of its earlier runs, as JSON; "" for none.
+    #: The errors of its earlier runs, as JSON, or "".
     attempts: str
-    #: None for a body above the limit for display: it is read from the queue when a user opens the job.
+    #: None for a body above the display limit, which is read from the queue when needed.
     body: bytes | None
 
 
 class EntryBuilder:
-    """Builds entries from messages. It caches fingerprints, each of which saves parsing a traceback line by line."""
+    """Builds entries from messages. Caches fingerprints, since computing one means parsing a traceback line by line."""
 
     def __init__(self, search_text: PreviewOf) -> None:
-        """`search_text` returns a message's arguments as text, without hidden values, so that no search finds those."""
+        """`search_text` returns a message's arguments as text without hidden values, so that searches don't find
+        them.
+        """
         self._search_text = search_text
         self._kinds: dict[tuple[str, str, int], str] = {}
 
     def entry(self, message: Message) -> Entry:
-        """The entry of a message from `failed`."""
+        """Return the entry of a failed job's message."""
         failure = message.failure
         text = printable(failure.message) if failure else ""
         trace = printable(failure.stack_trace) if failure else ""
@@ -115,7 +117,7 @@ class EntryBuilder:
 
     def _fingerprint(self, job: str, failure: Failure, frames: str, ending: str) -> str:
         if "at " in ending or 'File "' in ending:
-            return fingerprint(job, failure)  # The message itself may contain text that looks like a frame.
+            return fingerprint(job, failure)  # the message may contain text that looks like a frame
         key = (job, failure.exception_class, hash(frames))
         found = self._kinds.get(key)
         if found is None:
@@ -126,7 +128,7 @@ class EntryBuilder:
 
 
 def split(trace: str, message: str) -> tuple[str, str]:
-    """The traceback in two: before the line in which its message begins, and from that line on."""
+    """Split a traceback before the line in which its message begins."""
     at = trace.rfind(message) if message else len(trace.rstrip())
     if at < 0:
         return trace, ""
@@ -135,12 +137,12 @@ def split(trace: str, message: str) -> tuple[str, str]:
 
 
 def fold(text: str) -> str:
-    """The text with case folded, for comparison in filters."""
+    """Return the text with case folded, for comparing in filters."""
     return text if text.isascii() and text.islower() else text.casefold()
 
 
 def restored(values: Sequence[Any]) -> Message:
-    """The message of a row: id, queue, job, at, retries, error, has_error, frames, then DETAIL of index.py."""
+    """Return the message of a row: id, queue, job, at, retries, error, has_error, frames, then DETAIL of index.py."""
     id, queue, job, at, retries, error, has_error, frames, _, created_at, text, ending, *rest = values
     preview, worker, tenant, topic, parent, content_type, content_encoding, arguments, tried, body = rest
     failure = Failure(exception_class=error, message=text, stack_trace=frames + ending, failed_at=at)
@@ -150,7 +152,7 @@ def restored(values: Sequence[Any]) -> Message:
         id=id,
         queue=queue,
         job=job,
-        # A missing body must not look like an empty one: its preview would then be shown with hidden values.
+        # A missing body must differ from an empty one, whose preview would be shown with hidden values.
         body=b"-" if body is None else body,
         content_type=content_type,
         content_encoding="omitted" if body is None else content_encoding,

@@ -1,4 +1,4 @@
-"""The failed jobs of one site: the view of their queues, the row of each, and the long commands on them."""
+"""A site's failed jobs: the view of their queues, their rows, and long operations on them."""
 
 from palermo.contract.row_types import JobRow
 from palermo.contract.rows import MAX_SHOWN, job_row
@@ -15,16 +15,16 @@ from palermo.webui.site import Refused, Site
 
 
 class FailedJobs:
-    """One site's failed jobs: the view of them, and the commands on them."""
+    """A site's failed jobs, with their view and the operations on them."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        operations(site)  # a closing site closes it before this view
+        operations(site)  # created first, so that a closing site closes it before this view
         self._reader = FailedJobReader(site.client, site.hidden)
         self.view = FailedView(site.inspector, self._reader)
 
     def wait_until_read(self) -> ViewState:
-        """Wait until the view is filled. Returns its state.
+        """Wait until the view is filled, and return its state.
 
         After publish_timeout it raises Refused (503) with the progress of reading, or BrokerUnavailable if reading
         failed.
@@ -39,7 +39,7 @@ class FailedJobs:
         return state
 
     def message(self, id: str) -> Message:
-        """The complete message of one failed job. Raises NotFound."""
+        """Return the complete message of one failed job. Raises NotFound."""
         known = self.view.message(id)
         state = self.view.state
         if known is not None and known[1]:
@@ -52,18 +52,18 @@ class FailedJobs:
         raise not_found_error([id])
 
     def group_name(self, fingerprint: str) -> str:
-        """A readable description of a group; the fingerprint if the view has none of its jobs."""
+        """Describe a group; returns the fingerprint if the view contains none of its jobs."""
         for found in self.view.index.page(JobFilter(group=fingerprint), offset=0, limit=1, newest=True):
             message = found.message
             return f"{message.job} with {message.failure.exception_class}" if message.failure else message.job
         return fingerprint
 
     def row(self, message: Message) -> JobRow:
-        """The row of a job with hidden values masked, for display."""
+        """Return the row of a job for display, with hidden values masked."""
         return masked_row(self.unmasked_row(message), self._site.hidden)
 
     def unmasked_row(self, message: Message) -> JobRow:
-        """The row of a job without masks, which must not be shown."""
+        """Return the row of a job without masks, which must not be displayed."""
         return job_row(message, JobState.FAILED, self._site.client.serializers, max_bytes=MAX_SHOWN)
 
     def close(self) -> None:
@@ -75,5 +75,5 @@ class FailedJobs:
 
 
 def failed_jobs(site: Site) -> FailedJobs:
-    """The failed jobs of a site; created by the first call and kept as long as the site."""
+    """Return a site's failed jobs, created on first use."""
     return site.component(FailedJobs, lambda: FailedJobs(site))

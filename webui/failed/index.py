@@ -1,7 +1,7 @@
-"""The index of failed jobs: a TempIndex for the queries of the pages.
+"""The index of failed jobs: a TempIndex for the pages' queries.
 
-It uses no more memory than its cache, however many jobs have failed. The queue is the truth: the index may lag
-behind it and can be deleted at any time. The view (view.py) fills it again.
+Its memory use doesn't depend on the number of failed jobs. The queues contain the actual data: the index may lag behind
+them, and can be deleted at any time because the view (view.py) fills it again.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from palermo.views.filter import NAMES, JobFilter
 from palermo.webui import tuning
 from palermo.webui.failed.entry import Entry, fold, restored
 
-#: The tables. Searched columns are in narrow tables, the others are separate. `n` is the place in the queue: it grows
-#: in the order in which jobs were read, and a job keeps it as long as it is in the queue. `at` is 0 for a job without a
-#: failure time, `kind` is 0 for a job without an error.
+#: The tables. Searched columns are in narrow tables, separate from the others. `n` is the position in the queue: it
+#: increases in the order of reading, and stays the same while the job is in the queue. `at` is 0 for a job without a
+#: failure time, and `kind` is 0 for a job without an error.
 SCHEMA = """
 create table name (id integer primary key, text text not null unique);
 create table kind (id integer primary key, fingerprint text not null unique);
@@ -66,11 +66,10 @@ create table hits_2 (n integer primary key);
 create table hits_3 (n integer primary key);
 """
 
-#: Tables that cache the results of the last text filters, one text each: a page, its count and its groups query the
-#: same text one after another.
+#: Tables that cache the results of the last text filters, because a page, its count and its groups query the same text.
 HITS = ("hits_0", "hits_1", "hits_2", "hits_3")
 
-#: The columns in the order of inserts, and of reads from `detail`.
+#: The columns in the order of inserts and of reads from `detail`.
 JOB = "n, id, at, retries, queue, job, error, kind, trace, seen, requeued, worker, tenant"
 DETAIL = (
     "n, created_at, message, ending, preview, worker, tenant, topic, parent,"
@@ -78,10 +77,10 @@ DETAIL = (
 )
 MARKS = ", ".join("?" * len(DETAIL.split(",")))
 
-#: The columns whose names are counted beside the list.
+#: The columns whose names are counted next to the list.
 FACETS = ("error", "job", "queue", "worker", "tenant")
 
-#: A filter as SQL: a condition, and the values for its question marks.
+#: A filter as SQL: a condition and its parameters.
 Where = tuple[str, list[Any]]
 
 
@@ -89,7 +88,7 @@ class StoredJob(Struct, frozen=True):
     """A job from the index."""
 
     message: Message
-    #: Whether the index has the complete job.
+    #: Whether the index contains the complete job.
     whole: bool
 
 
@@ -103,15 +102,15 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
     last: int | None
     #: The newest failed job of the group.
     sample: Message
-    #: Number of failures in each part of the time, oldest part first; empty if no parts were requested.
+    #: Number of failures in each part of the period, oldest first; empty if no parts were requested.
     history: tuple[int, ...] = ()
 
 
 class Index:
-    """The database of failed jobs. Safe to share between threads. A change that raises StoreInvalid leaves it empty."""
+    """The database of failed jobs. Thread-safe. It is empty after a change that raises StoreInvalid."""
 
     def __init__(self) -> None:
-        #: Grows with every change.
+        #: Increases with every change.
         self.version = 0
         self._reading = 0
         self._index = TempIndex(SCHEMA, name="the index of failed jobs", cache_kib=32_768, opened=self._opened)
@@ -128,7 +127,7 @@ class Index:
         self._body_bytes = self._frame_bytes = 0
         self._bodies_from = 0
         self.version += 1
-        #: Whether a reading has filled it completely, and which reading has added jobs that are lost.
+        #: Whether it contains the result of a complete reading, and which reading added jobs that are now lost.
         self.complete, self._lost_reading = False, self._reading
 
     def close(self) -> None:
@@ -138,7 +137,7 @@ class Index:
     # -- filling
 
     def put(self, entries: Sequence[Entry], reading: int) -> None:
-        """Store these jobs, in queue order. If two have the same id in one reading, only the first is stored."""
+        """Store these jobs in queue order. If a reading contains an id twice, only the first job is stored."""
         with self._index.write():
             self._reading = reading
             known = self._known(entries)
@@ -153,7 +152,7 @@ class Index:
                     seen.append((reading, there[0]))
                     known[entry.id] = (*there[:3], reading)
                     continue
-                if there is not None:  # It has run and failed again since.
+                if there is not None:  # it has run and failed again since
                     stale.append(there[0])
                 fresh[entry.id] = entry
             self._db.executemany("update job set seen = ? where n = ?", seen)
@@ -170,7 +169,7 @@ class Index:
             self.version += 1
 
     def drop_unseen(self, reading: int) -> None:
-        """Remove the jobs that a complete reading did not see, and the oldest above tuning.MAX_JOBS."""
+        """Remove the jobs that a complete reading didn't contain, and the oldest above tuning.MAX_JOBS."""
         with self._index.write():
             gone = [n for (n,) in self._db.execute("select n from job where seen <> ?", (reading,))]
             surplus = self._db.execute("select count(*) from job").fetchone()[0] - len(gone) - tuning.MAX_JOBS
@@ -188,12 +187,12 @@ class Index:
     # -- reading
 
     def count(self, filter: JobFilter) -> int:
-        """The number of matching jobs."""
+        """Return the number of matching jobs."""
         with self._index.read():
             return int(self._queries.one("count(*)", self._where(filter))[0])
 
     def page(self, filter: JobFilter, *, offset: int, limit: int, newest: bool) -> list[StoredJob]:
-        """A page of the matching jobs, ordered by the time of failure and then by the place in the queue."""
+        """Return a page of the matching jobs, ordered by time of failure and then by position in the queue."""
         with self._index.read():
             where, values = self._where(filter)
             turn = "desc" if newest else "asc"
@@ -204,7 +203,7 @@ class Index:
             return [self._found(n) for (n,) in rows]
 
     def ids(self, filter: JobFilter, *, limit: int) -> list[str]:
-        """The ids of the newest matching jobs."""
+        """Return the ids of the newest matching jobs."""
         with self._index.read():
             where, values = self._where(filter)
             rows = self._db.execute(
@@ -213,7 +212,7 @@ class Index:
             return [id for (id,) in rows]
 
     def job(self, id: str) -> StoredJob | None:
-        """One job by its id."""
+        """Return a job by its id."""
         with self._index.read():
             row = self._db.execute("select n from job where id = ?", (id,)).fetchone()
             return None if row is None else self._found(row[0])
@@ -221,9 +220,9 @@ class Index:
     def groups(
         self, filter: JobFilter, *, offset: int = 0, limit: int = 50, parts: int = 0
     ) -> tuple[list[FailureGroup], int]:
-        """A page of the failure groups, largest first, and the number of groups.
+        """Return a page of the groups, largest first, and the number of groups.
 
-        With `parts` each group has a history: the time from the first to the last match, divided into this many
+        With `parts`, each group has a history: the period from the first to the last match, divided into this many
         parts.
         """
         with self._index.read():
@@ -235,7 +234,7 @@ class Index:
             return known
 
     def shapes(self, filter: JobFilter) -> list[tuple[tuple[str, ...], int]]:
-        """How many matching jobs have the same error, job, queue, worker and tenant: see FACETS."""
+        """Count the matching jobs by error, job, queue, worker and tenant (FACETS)."""
         with self._index.read():
             version, known = self._shapes.get(filter, (-1, []))
             if version != self.version:
@@ -250,13 +249,13 @@ class Index:
             return known
 
     def newest(self) -> int | None:
-        """The failure time of the newest job, in Unix seconds; None if the index is empty."""
+        """Return when the newest job failed, in Unix seconds; None if the index is empty."""
         with self._index.read():
             (at,) = self._db.execute("select max(at) from job").fetchone()
             return None if at is None else int(at)
 
     def names(self, what: str, *, limit: int = 500) -> list[str]:
-        """The names of jobs or tenants; `what` is the name of the filter."""
+        """Return the names of jobs or tenants; `what` is the filter's field."""
         column = {"job": "job", "tenant": "tenant"}[what]
         with self._index.read():
             rows = self._db.execute(
@@ -267,7 +266,7 @@ class Index:
             return [text for (text,) in rows]
 
     def bytes(self) -> int:
-        """The maximum size of the temporary file."""
+        """Return the maximum size of the temporary file."""
         return self._index.file_size()
 
     # -- private; called within a block of the index
@@ -355,7 +354,7 @@ class Index:
             self._db.executemany(f"delete from {table} where n = ?", each)
 
     def _trace(self, frames: str) -> tuple[int, bool]:
-        """The row id of these frames, and whether they are complete."""
+        """Return the row id of these frames, and whether they are complete."""
         whole = True
         if self._frame_bytes > tuning.MAX_BYTES and len(frames) > tuning.TEXT:
             frames, whole = cut_middle(frames, tuning.TEXT), False
@@ -403,15 +402,16 @@ def _cache(known: dict[Any, Any], key: Any, value: Any, most: int = tuning.CACHE
 
 
 class Queries:
-    """Runs the queries of the index on its database, with filters as SQL. They run within a block of the index."""
+    """The queries of the index, with filters as SQL. Called within a block of the index."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        #: For each text the table with the jobs that contain it, and the index's version then; the oldest use first.
+        #: For each text, the table of the jobs that contain it and the index's version at that time; least recently
+        #: used first.
         self._text_hits: OrderedDict[str, tuple[str, int]] = OrderedDict((f"\0{table}", (table, -1)) for table in HITS)
 
     def where(self, filter: JobFilter, hits: str) -> Where:
-        """The filter as SQL, which means the same as JobFilter.matches. `hits` is the table for its text."""
+        """Return the filter as SQL, equivalent to JobFilter.matches. `hits` is the table for its text."""
         parts: list[str] = ["1"]
         values: list[Any] = []
         if filter.states and "failed" not in filter.states:
@@ -436,17 +436,17 @@ class Queries:
             parts.append("requeued = ?")
             values.append(filter.requeued)
         if filter.text is not None:
-            # Fast path: SQLite begins with the jobs that contain the text, and sorts them: 270 ms of 200,000. With `+`
-            # it goes through all jobs in their order.
+            # Fast path: SQLite starts with the jobs that contain the text and sorts them, which takes 270 ms for
+            # 200,000 jobs. With `+` it reads all jobs in order.
             (many,) = self._db.execute(f"select count(*) > {tuning.FEW} from {hits}").fetchone()
             parts.append(f"{'+' if many else ''}n in {hits}")
         return " and ".join(parts), values
 
     def history(self, where: Where, kind: int, span: tuple[int, int], parts: int) -> tuple[int, ...]:
-        """The number of failures of a kind in each part of the time span."""
+        """Return the number of failures of a kind in each part of the period."""
         first, last = span
         edges = [first + (last - first + 1) * part // parts for part in range(parts + 1)]
-        # One range query per part: grouping by the part would sort all rows, which takes ten times as long.
+        # One range query per part, because grouping by part would sort all rows and take ten times as long.
         query = f"select count(*) from job where kind = {kind} and at >= ? and at < ? and {where[0]}"
         return tuple(
             self._db.execute(query, (start, end, *where[1])).fetchone()[0] if end > start else 0
@@ -454,7 +454,7 @@ class Queries:
         )
 
     def groups(self, where: Where, offset: int, limit: int) -> list[tuple[Any, ...]]:
-        """A row for each kind, the largest first: number, count, first, last, the newest job's `n`, fingerprint."""
+        """Return a row for each kind, largest first: number, count, first, last, the newest job's `n`, fingerprint."""
         return self._db.execute(
             "select g.*, fingerprint from ("
             " select kind, count(*) as held, min(nullif(at, 0)), max(nullif(at, 0)), max(n) from job"
@@ -464,18 +464,18 @@ class Queries:
         ).fetchall()
 
     def one(self, what: str, where: Where) -> Sequence[Any]:
-        """Aggregates (`what`, as SQL) over all jobs that match."""
+        """Return aggregates (`what`, as SQL) over all matching jobs."""
         row: Sequence[Any] = self._db.execute(f"select {what} from job where {where[0]}", where[1]).fetchone()
         return row
 
     def hits(self, wanted: str, version: int) -> str:
-        """The table of the jobs that contain this text, rebuilt if the index has changed."""
+        """Return the table of the jobs that contain this text, rebuilt if the index has changed."""
         table, of = self._text_hits.get(wanted, ("", -1))
         if of != version:
             if not table:
                 _, (table, _) = self._text_hits.popitem(last=False)
             self._db.execute(f"delete from {table}")
-            # The words begin with the id, of which only the beginning is searched.
+            # Each text starts with the id, of which only the beginning is searched.
             rest = "substr(text, instr(text, char(31)))"
             found = f"instr({rest}, :wanted) or substr(text, 1, length(:wanted)) = :wanted"
             self._db.execute(f"insert into {table} select n from words where {found}", {"wanted": wanted})

@@ -1,8 +1,8 @@
-"""Commands that may take long. Each runs on its own thread and continues without its page.
+"""Operations that may take long. Each runs on its own thread and continues even if its page is closed.
 
-Reaching one job at the end of a long queue takes as long as reading all jobs. So every command on jobs is an
-operation: the request waits a moment for its end, and then shows its progress. Finished operations are kept for a
-while, so that their outcome can be read later. The numbers of kept and of waiting operations are limited.
+Reaching one job at the end of a long queue takes as long as reading all jobs. Therefore every command on jobs is an
+operation: the request waits a moment for its end, and otherwise shows its progress. Finished operations are kept for a
+while, so that their outcome can be read later. The numbers of kept and waiting operations are limited.
 """
 
 import secrets
@@ -22,7 +22,7 @@ from palermo.webui.site import Refused, Site
 
 Status = Literal["waiting", "running", "done", "stopped", "failed"]
 
-#: The result of each command, in a word.
+#: The past participle of each command.
 DONE = {
     "requeue": "requeued",
     "discard": "discarded",
@@ -36,34 +36,34 @@ DONE = {
 
 
 class Operation(Struct, kw_only=True):
-    """One command, from the user's request on. Only its own thread writes to it."""
+    """An operation, from the user's request on. Only its own thread writes to it."""
 
     id: str = field(default_factory=lambda: secrets.token_urlsafe(12))
     #: One of DONE.
     action: str
-    #: The name of the user who asked.
+    #: The user's name.
     by: str
-    #: A readable description of the chosen jobs.
+    #: A description of the chosen jobs.
     about: str
-    #: Number of chosen jobs; None if unknown.
+    #: Number of chosen jobs, if known.
     expected: int | None = None
-    #: The page that lists the jobs, by the name of its route; and the queue in which they wait, "" for others.
+    #: The route of the page that lists the jobs, and the queue in which they are waiting, or "".
     place: str = "failures"
     waits_in: str = ""
     status: Status = "waiting"
     asked_at: float = field(default_factory=time.time)
     ended_at: float | None = None
-    #: How many jobs it has read, and how many it will read.
+    #: Number of jobs read so far, and to be read.
     seen: int = 0
     total: int = 0
-    #: How many jobs it has changed, and the first of them.
+    #: Number of changed jobs, and the first of them.
     taken: int = 0
     first: TakenJob | None = None
-    #: The ids of the jobs that it has requeued, up to the number that are followed.
+    #: The ids of requeued jobs, up to the number that are followed.
     requeued: list[str] = field(default_factory=list)
     #: The rows that the command returned.
     rows: Sequence[Any] = ()
-    #: The errors of single jobs, or of the whole command.
+    #: The errors of single jobs or of the whole operation.
     problems: list[PalermoError] = field(default_factory=list)
     stop_asked: bool = False
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -75,20 +75,20 @@ class Operation(Struct, kw_only=True):
 
     @property
     def goes_by_jobs(self) -> bool:
-        """Whether it takes job by job: then it has a progress, and can be stopped between two jobs."""
+        """Whether it processes single jobs, so that it has a progress and can be stopped between two jobs."""
         return self.place in ("failures", "queue")
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended within this time."""
+        """Wait up to this number of seconds. Returns whether it has ended."""
         return self._ended.wait(seconds)
 
     def stop(self) -> None:
-        """Request its end before the next job. The remaining jobs stay unchanged."""
+        """Request it to end before the next job. The remaining jobs stay unchanged."""
         self.stop_asked = True
 
     @property
     def gone(self) -> int:
-        """How many of the chosen jobs no longer existed; 0 if their number was unknown."""
+        """The number of chosen jobs that no longer existed; 0 if the expected number is unknown."""
         stay = sum(problem.jobs for problem in self.problems if not isinstance(problem, NotFound))
         return max(0, (self.expected or 0) - self.taken - stay) if self.status == "done" else 0
 
@@ -113,7 +113,7 @@ class Operation(Struct, kw_only=True):
         return text
 
     def watching(self) -> dict[str, Any]:
-        """The callbacks with which a command of the inspector reports to this operation."""
+        """Return the callbacks through which an inspector's command reports to this operation."""
 
         def progress(swept: SweepProgress) -> None:
             self.seen, self.total = swept.seen, swept.total
@@ -133,7 +133,7 @@ class Operation(Struct, kw_only=True):
 
 
 class Operations:
-    """All commands of one site."""
+    """All operations of a site."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -148,9 +148,9 @@ class Operations:
         turn: AbstractContextManager[object] | None = None,
         done: Callable[[Operation], object],
     ) -> Operation:
-        """Call `act` on a separate thread when it is its turn, and `done` at the end.
+        """Call `act` on a separate thread when its turn comes, and `done` at the end.
 
-        Raises Refused (503) if too many wait.
+        Raises Refused (503) if too many are waiting.
         """
         with self._lock:
             if self._closed or sum(not each.over for each in self._all.values()) > tuning.AT_ONCE:
@@ -168,19 +168,19 @@ class Operations:
         return operation
 
     def get(self, id: str) -> Operation:
-        """The operation with this id. Raises NotFound if it never existed, or is no longer kept."""
+        """Return the operation with this id. Raises NotFound if it never existed or is no longer kept."""
         found = self._all.get(id)
         if found is None:
             raise NotFound(f"there is no operation {id!r}. It may have ended long ago, or the server has restarted.")
         return found
 
     def running(self) -> list[Operation]:
-        """The operations that have not ended, the oldest first."""
+        """Return the operations that have not ended, oldest first."""
         with self._lock:
             return [each for each in self._all.values() if not each.over]
 
     def last_requeue(self) -> Operation | None:
-        """The last requeue that ended recently and has requeued jobs."""
+        """Return the last requeue that ended recently and has requeued jobs, or None."""
         with self._lock:
             ended = [each for each in self._all.values() if each.ended_at and each.requeued]
         return next((each for each in ended[::-1] if time.time() - (each.ended_at or 0.0) < tuning.WINDOW), None)
@@ -199,7 +199,7 @@ class Operations:
         turn: AbstractContextManager[object],
         done: Callable[[Operation], object],
     ) -> None:
-        status: Status = "failed"  # also after an unexpected exception, which the thread's excepthook reports
+        status: Status = "failed"  # kept after an unexpected exception, which the thread's excepthook reports
         try:
             with turn:
                 operation.status = "running"
@@ -216,5 +216,5 @@ class Operations:
 
 
 def operations(site: Site) -> Operations:
-    """The commands of a site; created by the first call and kept as long as the site."""
+    """Return a site's operations, created on first use."""
     return site.component(Operations, Operations)

@@ -1,11 +1,11 @@
-"""The view of failed jobs: an index of their queues that follows them with little blocking.
+"""The view of failed jobs: an index of their queues that is kept up to date with little blocking.
 
-AMQP can reach the end of a queue only by reading all of it, and other clients cannot reach the jobs being read. So
-the view reads the queues only while a user is viewing them, mainly when their count, which is cheap to get, differs
-from the view's count; and it reads only for a small part of the time (tuning.PAUSE). Jobs that this process removes
-are dropped from the view immediately, without reading.
+AMQP can reach the end of a queue only by reading all of it, and other clients can't access the jobs in the meantime.
+Therefore the queues are read only while a user is viewing them, usually after their count, which is cheap to get, has
+changed, and only for a small part of the time (tuning.PAUSE). Jobs removed by this process are dropped from the view
+immediately.
 
-Quorum queues are read through their log, which takes no job. A note says where log and queue differ.
+Quorum queues are read through their log, which takes no job. A note on the page shows where log and queue differ.
 """
 
 import threading
@@ -31,19 +31,19 @@ from palermo.webui.failed.index import Index
 
 
 class FailedJobReader:
-    """Reads the queues of failed jobs of one broker, or on RabbitMQ the log of the failed jobs in quorum queues."""
+    """Reads a broker's queues of failed jobs; for RabbitMQ's quorum queues, the log of failed jobs."""
 
     def __init__(self, client: Client, hidden: Sequence[str]) -> None:
-        """`hidden` contains patterns of names whose values are never shown."""
+        """`hidden` contains the patterns of hidden names."""
         self._client = client
         self._hidden = hidden
 
     def counts(self) -> dict[str, int]:
-        """The number of messages in each failed queue. Two copies of one id count as two."""
+        """Return the number of messages in each failed queue. Two copies of one id count as two."""
         return self._client.run(failed_queues, again=True, within=self._client.settings.publish_timeout)
 
     def search_text(self, message: Message) -> str | None:
-        """The preview of the message's arguments, without hidden values."""
+        """Return the preview of a message's arguments without hidden values."""
         return masked_preview(message, self._client.serializers, self._hidden)
 
     def read(
@@ -56,8 +56,8 @@ class FailedJobReader:
     ) -> SweepProgress:
         """Call `see` with every failed job, oldest first, until `stop` returns True.
 
-        Queues that reading would change are skipped. The duration grows with the number of jobs. With `ids`, other
-        jobs may be skipped. `see` is called on the client's own thread and must be quick.
+        Skips queues that can't be read without changing them. Takes time proportional to the number of jobs. With
+        `ids`, other jobs may be skipped. `see` is called on the client's own thread and must be quick.
         """
         judge = stoppable(stop, reading(see))
         return self._client.run(lambda broker: sweep_failed(broker, judge, progress, only_look=True, ids=ids))
@@ -68,7 +68,7 @@ class ViewState(Struct, frozen=True, kw_only=True):
 
     #: Whether the queues have been read to their end at least once.
     ready: bool = False
-    #: Whether they are being read now, and the progress.
+    #: Whether they are being read, and the progress.
     reading: bool = False
     seen: int = 0
     total: int = 0
@@ -76,19 +76,19 @@ class ViewState(Struct, frozen=True, kw_only=True):
     at: float | None = None
     #: Seconds for which the last reading held jobs.
     took: float = 0.0
-    #: How many more messages the queues have than the view; negative if fewer.
+    #: The number of messages missing in the view; negative if it contains too many.
     behind: int = 0
-    #: Whether the messages were counted for this answer, and not up to a second before: then they may have changed.
+    #: Whether the messages were counted for this answer, and not up to a second earlier.
     is_current: bool = True
-    #: Number of failed jobs in queues that reading would change, without a log that is read instead. Negative if the
-    #: view shows more jobs than exist.
+    #: Number of failed jobs in queues that can't be read without changing them and have no log. Negative if the view
+    #: shows more jobs than exist.
     unseen: int = 0
-    #: Why the last reading failed; "" if it did not fail.
+    #: Why the last reading failed, or "".
     error: str = ""
 
 
 class FailedView:
-    """The view of one broker's failed jobs. Safe to share between threads."""
+    """The view of a broker's failed jobs. Thread-safe."""
 
     def __init__(
         self, inspector: Inspector, reader: FailedJobReader, *, clock: Callable[[], float] = time.monotonic
@@ -98,7 +98,7 @@ class FailedView:
         self._clock = clock
         self.index = Index()
         self._lock = threading.Lock()
-        #: The lock that a reading or a command holds while it goes through the queues.
+        #: Held by a reading or a command while it reads the queues.
         self._queues_lock = threading.Lock()
         self._waiting = 0
         self._closed = False
@@ -106,17 +106,17 @@ class FailedView:
         self._thread: threading.Thread | None = None
         self._number = 0
         self._counted = 0
-        #: The broker's last count. A reading may miss a message that was on its way when it started.
+        #: The broker's last count. A reading may miss a message that was in transit when it started.
         self._last_count = 0
         self._unseen: dict[str, int] = {}
-        #: Number of jobs that the last reading could not see in queues that are read through their log.
+        #: Number of jobs missing in the logs through which the last reading read queues.
         self._unlogged = 0
         self._counted_at = self._ended = -float("inf")
         self._is_requested = True
 
     @property
     def state(self) -> ViewState:
-        """The state as of the last update."""
+        """Return the state as of the last update."""
         return self._state
 
     def update(self, timeout: float = 0.25) -> ViewState:
@@ -125,8 +125,8 @@ class FailedView:
         Raises BrokerUnavailable, and other errors of the request.
         """
         with self._lock:
-            # Not during a reading or a command, because a count omits the jobs that these hold. But before the first
-            # reading a page shows how many jobs remain to be read.
+            # A count doesn't include jobs that a reading or command holds. But before the first reading, a page must
+            # show the number of jobs to be read.
             reads = (self._state.ready and self._waiting > 0) or (self._thread is not None and self._thread.is_alive())
             is_due = not reads and (self._clock() - self._counted_at >= tuning.BRIEF or not self._state.ready)
             if is_due:
@@ -139,13 +139,13 @@ class FailedView:
         return replace(self._state, is_current=is_due)
 
     def request_reading(self) -> None:
-        """Let the next update read the queues, even if a reading is not due."""
+        """Let the next update read the queues, even if no reading is due."""
         with self._lock:
             self._is_requested, self._counted_at = True, -float("inf")
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """A context for a command that reads the queues. A running reading stops, and none starts."""
+        """Enter a context for a command that reads the queues. Stops any reading, and prevents new ones."""
         with self._lock:
             self._waiting += 1
         try:
@@ -156,13 +156,15 @@ class FailedView:
                 self._waiting -= 1
 
     def watching(self, told: dict[str, Any]) -> dict[str, Any]:
-        """The callbacks for a command on failed jobs: this view drops the taken jobs, and passes all calls on."""
+        """Return the callbacks for a command on failed jobs: the view drops the taken jobs, and all calls are passed
+        on.
+        """
         removed = 0
 
         def progress(swept: SweepProgress) -> None:
             nonlocal removed
             with self._lock:
-                # Messages: two copies of one job count as two.
+                # Counts messages, so two copies of one job count as two.
                 self._counted -= swept.removed + swept.moved - removed
                 self._counted_at = -float("inf")
             removed = swept.removed + swept.moved
@@ -175,7 +177,7 @@ class FailedView:
         return {**told, "progress": progress, "on_taken": taken}
 
     def message(self, id: str) -> tuple[Message, bool] | None:
-        """The failed job with this id, and whether the view has it completely; None if it is not in the view."""
+        """Return the failed job with this id, and whether it is complete; None if it isn't in the view."""
         found = self.index.job(id)
         return None if found is None else (found.message, found.whole)
 
@@ -189,13 +191,13 @@ class FailedView:
     # -- private
 
     def _count(self) -> None:
-        """Ask the broker how many failed jobs there are."""
+        """Ask the broker for the number of failed jobs."""
         counts = self._reader.counts()
         unseen = [queue for queue in counts if self._is_harmed_by_reading(queue)]
         with self._lock:
             self._unseen = {queue: counts[queue] for queue in unseen}
             count = sum(counts.values()) - sum(self._unseen.values())
-            reading = self._state.reading  # The broker's count leaves out the jobs that are being read.
+            reading = self._state.reading  # the broker's count doesn't include the jobs being read
             if not reading:
                 self._last_count = count
             behind = self._state.behind if reading else count - self._counted
@@ -206,12 +208,13 @@ class FailedView:
             self._inspector.jobs.list(queue, limit=0)
         except NotBrowsable:
             return True
-        except (NotFound, BrokerRefused):  # deleted after it was counted; or the reading reports the missing permission
+        # deleted after it was counted; or the reading will report the missing permission
+        except (NotFound, BrokerRefused):
             return False
         return False
 
     def _start_if_due(self) -> threading.Thread | None:
-        """The reading thread, started if a reading is due; None if no reading runs."""
+        """Start the reading thread if a reading is due. Returns the thread, or None if no reading is running."""
         with self._lock:
             if self._closed or self._waiting:
                 return None
@@ -230,8 +233,8 @@ class FailedView:
             return self._thread
 
     def _read(self, number: int) -> None:
-        # When the first job was read: from then on others cannot reach the jobs. Opening a session before that holds no
-        # job, however long it takes on a busy machine.
+        # When the first job was read, from which time others can't access the jobs. Opening the session before doesn't
+        # hold jobs.
         began: float | None = None
         batch: list[Entry] = []
         builder = EntryBuilder(self._reader.search_text)
@@ -269,8 +272,8 @@ class FailedView:
         with self._lock:
             self._state = replace(self._state, reading=False, error=error)
             if not whole:
-                # A command asked for its turn, or an error ended the reading. The jobs that were read stay, and the
-                # next update reads again.
+                # A command requested its turn, or an error ended the reading. The jobs read so far stay, and the next
+                # update reads again.
                 self._is_requested = True
                 return
             self._ended, self._counted, self._unlogged = self._clock(), swept.seen + swept.unseen, swept.unseen

@@ -1,8 +1,8 @@
 """The rows chosen on a list page, for the page that asks for confirmation.
 
-A link chooses one row, or all matching ones, and a form the selected ones. Both addresses also contain the list's
-query, its filter and its page, so that the following pages lead back to the same list. The ids of a form are in its
-body, since hundreds of long ones are too much for an address.
+A link chooses one row or all matching ones, and a form the selected ones. Both URLs also contain the list's query
+(filter and page), so that later pages can return to the same list. A form's ids are in its body, because hundreds of
+long ids don't fit into a URL.
 """
 
 from typing import Annotated, Any
@@ -16,18 +16,18 @@ from starlette.requests import Request
 from palermo.webui.filters import READABLE
 from palermo.webui.security.request import MAX_FIELDS
 
-#: The names in an address that choose rows. All others are of the list.
+#: The URL parameters that choose rows. All others belong to the list.
 NAMES = ("act", "id", "all")
 
 
 class Choice(Struct, frozen=True):
     """The chosen rows and action."""
 
-    #: The action that the form or the link named; not validated.
+    #: The action of the form or link, not validated.
     act: str
     #: The chosen rows in order; empty if `every`.
     ids: list[str]
-    #: Whether all rows that match the filter are chosen.
+    #: Whether all rows matching the filter are chosen.
     every: bool
 
 
@@ -40,11 +40,11 @@ async def _choice(request: Request) -> Choice:
     return Choice(str(sent.get("act", "")), ids, every)
 
 
-#: For handlers, of GET and POST.
+#: For GET and POST handlers.
 Chosen = Annotated[Choice, Depends(_choice)]
 
 
 def list_query(request: Request) -> str:
-    """The query of the list in the address of a choice."""
+    """Return the list's query in the URL of a choice."""
     given = request.query_params.multi_items()
     return urlencode([(name, value) for name, value in given if name not in NAMES and value], safe=READABLE)

@@ -1,4 +1,4 @@
-"""The page with the form to enqueue one job. Other pages have a smaller version of the form."""
+"""The page with the form to enqueue a job. Other pages have a smaller version of the form."""
 
 from typing import Annotated
 
@@ -24,13 +24,13 @@ Name = Annotated[str, Query(max_length=1_000)]
 
 
 def blank_form(*, job: str = "", queue: str = "") -> ShownForm:
-    """The empty form, for this job or queue."""
+    """Return an empty form for this job or queue."""
     return ShownForm("enqueue", {"job": job} | JobForm(args="[]", kwargs="{}", queue=queue).values)
 
 
 @router.get("/enqueue", name="enqueue_form")
 def form_page(request: Request, visit: Visiting, job: Name = "", queue: Name = "") -> Response:
-    """The form with all its fields."""
+    """Show the form with all its fields."""
     if not visit.may(Role.OPERATOR):
         raise Refused(403, "this needs the role operator, and the pages must not be read-only.")
     return _show(request, blank_form(job=job, queue=queue))
@@ -40,7 +40,7 @@ def form_page(request: Request, visit: Visiting, job: Name = "", queue: Name = "
 def enqueue(
     request: Request, visit: Visiting, job: Annotated[str, Form()], form: Annotated[JobForm, Depends(job_form)]
 ) -> Response:
-    """Enqueue a job by hand. Errors are shown at the fields."""
+    """Enqueue a job from the form. Errors are shown at the fields."""
     name = job.strip()
     problems = Problems()
     try:

@@ -1,6 +1,6 @@
-"""The page of failed jobs, as a list or in groups, with filters, and the pages that requeue and discard them.
+"""The page of failed jobs as a list or in groups, and the pages that requeue and discard them.
 
-Those show the number of chosen jobs, ask for confirmation, act, and show the outcome.
+The latter show the number of chosen jobs, ask for confirmation, act, and show the outcome.
 """
 
 from collections.abc import Mapping
@@ -38,18 +38,18 @@ from palermo.webui.threads import Router
 
 router = Router()
 
-#: The address parameters of the list besides the filter.
+#: The list's URL parameters other than the filter.
 _KEPT = ("by", "limit", "page")
 
 #: The fields of the question before input.
 _NO_QUEUE: Mapping[str, str] = MappingProxyType({"queue": "", "unserved": ""})
 
-#: Possible actions on chosen jobs.
+#: The possible actions on chosen jobs.
 _ACTIONS = ("requeue", "discard")
 
 
 class GroupRow(NamedTuple):
-    """A group as the page shows it."""
+    """A group as displayed."""
 
     group: FailureGroup
     row: Row
@@ -57,19 +57,19 @@ class GroupRow(NamedTuple):
     line: str
     first: str | None
     last: str | None
-    #: The query of the address that lists its jobs.
+    #: The URL query that lists its jobs.
     query: str
 
 
 class Results(NamedTuple):
-    """The outcomes of a requeue's jobs, from the journal."""
+    """The results of requeued jobs, from the journal."""
 
     operation: Operation
     succeeded: int
     failed: int
-    #: Discarded or cancelled.
+    #: Number of discarded and cancelled jobs.
     dropped: int
-    #: Waiting, running and retrying jobs.
+    #: Number of waiting, running and retrying jobs.
     open: int
 
 
@@ -81,8 +81,10 @@ def page_of_failures(
     number: PageNumber = 1,
     limit: Annotated[int, Query(ge=1, le=max(tuning.SIZES))] = tuning.SIZES[0],
 ) -> Response:
-    """All failed jobs, newest first, or in groups. If there is more than one page, it opens on the groups if errors
-    repeat."""
+    """Show all failed jobs, newest first, or in groups.
+
+    The default is groups if there is more than one page and errors repeat.
+    """
     wanted = list_filter(request.query_params)
     found = failed_jobs(visit.site)
     state = found.view.update()
@@ -126,14 +128,14 @@ def page_of_failures(
     context["paged"] = f"page={number}" if number > 1 else ""
     context["listed"] = "&".join(filter(None, (pages, context["paged"])))
     context["sizes"] = [(size, "?" + "&".join(filter(None, (query, f"limit={size}")))) for size in tuning.SIZES]
-    # The outcomes of a requeue are in the journal, not in the counts of queues.
+    # The results of a requeue are in the journal and not in the queues' counts.
     if context["results"]:
         context["watched"] = {"of": "history"}
     return page(request, "failures.html", **context)
 
 
 def _results(visit: Visit, operation: Operation | None) -> Results | None:
-    """The results of a requeue; None if the journal does not record them all, or is still being read."""
+    """Return the results of a requeue; None if the journal doesn't record all of them, or is still being read."""
     known = journal_views(visit.site)
     if operation is None or not operation.requeued or known.level is not JournalLevel.ALL or not known.ready:
         return None
@@ -144,13 +146,13 @@ def _results(visit: Visit, operation: Operation | None) -> Results | None:
 
 @router.post("/failures/read", name="read_failures")
 def read_again(request: Request, visit: Visiting) -> Response:
-    """Read the failed jobs again now, even if a reading is not due."""
+    """Read the failed jobs again now, even if no reading is due."""
     actions.read_failures(visit)
     return redirect(request, path(request, "failures", request.url.query))
 
 
 def chosen_filter(request: Request, visit: Visiting) -> JobFilter:
-    """The filter of an address, limited to now: jobs that fail after the user has seen a number are not included."""
+    """Return the filter in a URL, limited to now so that it excludes jobs that failed after the user saw a number."""
     wanted = list_filter(request.query_params).filter
     newest = failed_jobs(visit.site).view.index.newest() or 0
     if wanted.until is None:
@@ -186,14 +188,14 @@ def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
         )
     listed = list_query(request)
     if request.query_params.get("by") == "groups":
-        # The group whose button was pressed is no filter of the list of groups.
+        # The filter of the group whose button was pressed isn't part of the list's query.
         rest = urlencode([(name, value) for name, value in parse_qsl(listed) if name not in LISTED])
         listed = "&".join(filter(None, (list_filter(request.query_params).having(group=""), rest)))
     meant: dict[str, Any] = {"ids": choice.ids, "filter": "", "number": len(choice.ids)}
     asks = None
     if choice.every:
         found = failed_jobs(visit.site)
-        # A list that has been read once is good enough: reading it again takes longer with many jobs.
+        # A completed reading is good enough here, because reading again takes long with many jobs.
         if not found.view.update().ready:
             found.wait_until_read()
         chosen = chosen_filter(request, visit)
@@ -243,7 +245,7 @@ def act(
     queue: Annotated[str, Form(max_length=500)] = "",
     unserved: Annotated[str, Form(max_length=500)] = "",
 ) -> Response:
-    """Carry out the confirmed action; the query is that of the list, which is shown again."""
+    """Carry out the confirmed action. The query is that of the list, to which the user returns."""
     ids = list(dict.fromkeys(id or ()))
     which: Which = ids or _filter(filter)
     check_typed(typed, number, len(ids))
@@ -276,7 +278,7 @@ def requeue_one(request: Request, visit: Visiting, id: str) -> Response:
 
 @router.get("/failures/{id:palermo}/edit", name="edit_failed")
 def edit(request: Request, visit: Visiting, id: str) -> Response:
-    """The form to run one job again with other arguments, or in another queue."""
+    """Show the form to run one job again with other arguments or in another queue."""
     found = failed_jobs(visit.site)
     found.view.update()
     row = found.row(_message(visit, id))
@@ -285,7 +287,7 @@ def edit(request: Request, visit: Visiting, id: str) -> Response:
 
 @router.post("/failures/{id:palermo}/edit", name="save_failed")
 def save(request: Request, visit: Visiting, id: str, form: Annotated[JobForm, Depends(job_form)]) -> Response:
-    """Run one job again with the changes of the form."""
+    """Run one job again with the form's changes."""
     found = failed_jobs(visit.site)
     row = gone_row(id)
     try:
@@ -302,7 +304,7 @@ def save(request: Request, visit: Visiting, id: str, form: Annotated[JobForm, De
 
 
 def _message(visit: Visit, id: str) -> Message:
-    """The message of a failed job. Raises NotFound, with the user who was faster."""
+    """Return the message of a failed job. Raises NotFound, naming the user who acted on it first."""
     try:
         return failed_jobs(visit.site).message(id)
     except NotFound as error:
@@ -323,7 +325,7 @@ def _form(request: Request, id: str) -> FormPage:
 
 @router.get("/failures/operations/{id:palermo}", name="operation")
 def operation(request: Request, visit: Visiting, id: str) -> Response:
-    """The progress of a long command, and its outcome; the query is that of the list from which it was started."""
+    """Show the progress or outcome of an operation. The query is that of the list from which it was started."""
     found = operations(visit.site).get(id)
     return page(
         request,
@@ -345,7 +347,7 @@ def stop(request: Request, visit: Visiting, id: str) -> Response:
 
 
 def told(request: Request, done: Operation, back: str) -> Response:
-    """The list at this address with the outcome, or the page of the operation's progress, which leads back there."""
+    """Redirect to the list with the outcome, or to the page with the operation's progress, which leads back there."""
     if not done.over:
         return redirect(request, path(request, "operation", back.partition("?")[2], id=done.id))
     fine = done.status == "done" and not done.gone and not done.problems
@@ -360,6 +362,6 @@ def _filter(text: str) -> JobFilter:
 
 
 def check_typed(typed: str, number: int, chosen: int) -> None:
-    """Raises Refused (422) if the number of jobs has to be typed to confirm, and another was typed."""
+    """Raise Refused (422) if the number of jobs must be typed for confirmation and is wrong."""
     if max(number, chosen) > tuning.UNTYPED and "".join(char for char in typed if char.isdecimal()) != str(number):
         raise Refused(422, f"{count(number, 'job')} would change, but you typed {typed!r}. Go back and type {number}.")

@@ -1,4 +1,4 @@
-"""The shared parts of all forms: they read the fields, and show each error at its field."""
+"""Common parts of all forms: reading the fields, and showing each error at its field."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -18,16 +18,16 @@ from palermo.errors import ArgumentsInvalid, NotFound, OptionInvalid, QueueNameI
 from palermo.webui.actions import Unserved
 from palermo.webui.site import Refused
 
-#: Errors in the user's input: a form shows them, and keeps the input.
+#: Errors in the user's input. A form shows them and keeps the input.
 FORM_ERRORS = (UsageError, SerializationError, Refused)
 
-#: Field name for errors of the whole form.
+#: The field name for errors of the whole form.
 WHOLE = ""
 
 #: No errors.
 NO_PROBLEMS: Mapping[str, str] = MappingProxyType({})
 
-#: The shapes of arguments, for people.
+#: Names of the types of arguments, for users.
 _SHAPES: dict[type, str] = {
     list: 'a JSON list, such as [1, "a"]',
     dict: 'a JSON object, such as {"width": 640}',
@@ -35,18 +35,18 @@ _SHAPES: dict[type, str] = {
 
 
 class ShownForm(Struct, frozen=True):
-    """A form as a page shows it: its values as typed, and its errors."""
+    """A displayed form: its values as typed, and its errors."""
 
     #: The prefix of its fields' ids.
     prefix: str
-    #: The text in each field, by its name.
+    #: The text in each field, by name.
     values: Mapping[str, str]
-    #: By field, the error of what was typed there; WHOLE for an error of no single field.
+    #: The error of each field, by name, or of the whole form by WHOLE.
     problems: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def first(self) -> str:
-        """The first field with an error, which gets the focus; "" if no field has one."""
+        """The first field with an error, which gets the focus, or ""."""
         return next((name for name in self.values if name in self.problems), "")
 
 
@@ -59,11 +59,11 @@ class FormInvalid(Refused):
 
 
 class Problems(dict[str, str]):
-    """The errors that are found while a form is read, by field."""
+    """The errors found while reading a form, by field."""
 
     @contextmanager
     def at(self, name: str) -> Iterator[None]:
-        """Record an error of this field, and continue after the block."""
+        """Catch an error in the block, and record it for this field."""
         try:
             yield
         except FORM_ERRORS as error:
@@ -76,9 +76,9 @@ class Problems(dict[str, str]):
 
 
 def problems_of(error: Exception, *, conflict: str = WHOLE) -> Mapping[str, str]:
-    """The error of a form, by the field where it is shown; `conflict` is the field for an answer with status 409.
+    """Return an error by the field at which it is shown. `conflict` is the field for errors with status 409.
 
-    Raises the error again if it is not about the input.
+    Raises the error if it isn't about the input.
     """
     match error:
         case FormInvalid():
@@ -91,7 +91,7 @@ def problems_of(error: Exception, *, conflict: str = WHOLE) -> Mapping[str, str]
             return {WHOLE: str(error.detail)}
         case QueueNameInvalid():
             return {"queue": str(error)}
-        # The words of inspect.Signature.bind.
+        # The wording of inspect.Signature.bind.
         case ArgumentsInvalid() if "keyword" in str(error):
             return {"kwargs": str(error)}
         case NotFound():
@@ -104,7 +104,7 @@ def problems_of(error: Exception, *, conflict: str = WHOLE) -> Mapping[str, str]
 
 
 def read_json(text: str, what: str, kind: type) -> Any:
-    """The JSON value of a field, which must be of this kind; None if the field is empty. Raises Refused (422)."""
+    """Return a field's JSON value, which must be of this kind; None if it is empty. Raises Refused (422)."""
     if not text.strip():
         return None
     try:
@@ -117,7 +117,7 @@ def read_json(text: str, what: str, kind: type) -> Any:
 
 
 def read_arguments(problems: Problems, args: str, kwargs: str) -> tuple[list[Any] | None, dict[str, Any] | None]:
-    """The arguments in two fields; None for an empty field, and for one with an error."""
+    """Return the arguments in two fields; None for an empty field or one with an error."""
     positional = named = None
     with problems.at("args"):
         positional = read_json(args, "positional arguments", list)
@@ -127,7 +127,7 @@ def read_arguments(problems: Problems, args: str, kwargs: str) -> tuple[list[Any
 
 
 def read_priority(text: str) -> int | None:
-    """The priority in a field; None if it is empty. Raises OptionInvalid."""
+    """Return the priority in a field; None if it is empty. Raises OptionInvalid."""
     text = text.strip()
     if not text:
         return None
@@ -137,7 +137,7 @@ def read_priority(text: str) -> int | None:
 
 
 class TimeFields(Struct, frozen=True, kw_only=True):
-    """The fields for a time, as typed: a text, or else a local date and time and its time zone."""
+    """The fields for a time, as typed: a text, or else a local date and time with its time zone."""
 
     when: str = ""
     on: str = ""
@@ -145,11 +145,11 @@ class TimeFields(Struct, frozen=True, kw_only=True):
 
     @property
     def values(self) -> dict[str, str]:
-        """The text in each field, by its name."""
+        """Return the text in each field, by name."""
         return {"when": self.when, "on": self.on, "zone": self.zone}
 
     def read(self, problems: Problems, *, required: bool = False) -> float | None:
-        """Unix seconds of the time; None if it is empty or invalid."""
+        """Return the time in Unix seconds; None if it is empty or invalid."""
         when, on = self.when.strip(), self.on.strip()
         if when and on:
             problems["on"] = "the time is given twice. Clear one of the two fields."
@@ -168,7 +168,7 @@ class TimeFields(Struct, frozen=True, kw_only=True):
         return None
 
     def read_move(self, problems: Problems) -> tuple[float | None, float | None]:
-        """The new time of jobs: in Unix seconds, or else for +1h the seconds by which each is due later."""
+        """Return the new time of jobs in Unix seconds, or for +1h the seconds by which to postpone each."""
         when = self.when.strip()
         if not when.startswith("+") or self.on.strip():
             return self.read(problems, required=True), None
@@ -178,7 +178,7 @@ class TimeFields(Struct, frozen=True, kw_only=True):
 
 
 def is_time_zone(name: str) -> bool:
-    """Whether this machine knows a time zone of this name."""
+    """Whether this machine knows a time zone with this name."""
     try:
         ZoneInfo(name)
     except (OSError, ValueError, KeyError):  # ZoneInfoNotFoundError is a KeyError
@@ -187,7 +187,9 @@ def is_time_zone(name: str) -> bool:
 
 
 def _instant_of(text: str, zone: ZoneInfo) -> float:
-    """Unix seconds of a local date and time; the first of two where clocks go back. Raises Refused, OptionInvalid."""
+    """Return a local date and time in Unix seconds, the earlier one if it is ambiguous. Raises Refused,
+    OptionInvalid.
+    """
     try:
         local = datetime.fromisoformat(text).replace(tzinfo=None)
         moment = local.replace(tzinfo=zone)
@@ -200,7 +202,7 @@ def _instant_of(text: str, zone: ZoneInfo) -> float:
 
 
 def _delay_of(text: str) -> float:
-    """Seconds of a text such as +1h. Raises Refused (422)."""
+    """Return the seconds of a text such as +1h. Raises Refused (422)."""
     try:
         return parse_duration(text.removeprefix("+"))
     except ValueError:
@@ -208,7 +210,7 @@ def _delay_of(text: str) -> float:
 
 
 def later_of(text: str) -> float:
-    """Unix seconds of a text: a duration from now, or an instant with its zone. Raises Refused (422), OptionInvalid."""
+    """Return a duration from now, or an instant with its zone, in Unix seconds. Raises Refused (422), OptionInvalid."""
     try:
         return times.unix_seconds(times.parse_time(text, clock.now(), ago=False))
     except ValueError as error:

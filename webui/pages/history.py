@@ -25,7 +25,7 @@ Limit = Annotated[int, Query(ge=1, le=tuning.MANY)]
 
 @router.get("/history", name="history", dependencies=[known_names(*LISTED)])
 def history(request: Request, visit: Visiting, number: PageNumber = 1, limit: Limit = tuning.ROWS) -> Response:
-    """Finished jobs."""
+    """Show finished jobs."""
     wanted = list_filter(request.query_params)
     context = _context(visit, wanted, number, limit)
     index = journal_views(visit.site).index
@@ -46,7 +46,7 @@ def history(request: Request, visit: Visiting, number: PageNumber = 1, limit: Li
 
 @router.get("/audit", name="audit", dependencies=[known_names(*LISTED)])
 def audit(request: Request, visit: Visiting, number: PageNumber = 1, limit: Limit = tuning.ROWS) -> Response:
-    """The audit trail: the actions of users and operators."""
+    """Show the audit trail, the actions of users and operators."""
     wanted = audit_filter(request.query_params)
     context = _context(visit, wanted, number, limit)
     actions = journal_views(visit.site).audit
@@ -58,7 +58,7 @@ def audit(request: Request, visit: Visiting, number: PageNumber = 1, limit: Limi
 
 
 def _deaths(visit: Visit, wanted: AuditFilter) -> list[Row]:
-    """The deaths of workers in the time of a filter without other conditions."""
+    """Return the deaths of workers within a filter's time, if it has no other conditions."""
     if wanted != AuditFilter(since=wanted.since, until=wanted.until):
         return []
     until = float("inf") if wanted.until is None else wanted.until
@@ -66,7 +66,7 @@ def _deaths(visit: Visit, wanted: AuditFilter) -> list[Row]:
 
 
 def _context(visit: Visit, wanted: ListFilter[Any], number: int, limit: int) -> dict[str, Any]:
-    """The template values that both pages share."""
+    """Return the template values common to both pages."""
     known = journal_views(visit.site)
     query = wanted.query
     kept = "" if limit == tuning.ROWS else urlencode({"limit": limit})

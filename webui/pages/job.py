@@ -1,4 +1,4 @@
-"""The page of one job: its state, its history and its actions, including running it again and editing it."""
+"""The page of one job with its state, history and actions, including running it again and editing it."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -38,7 +38,7 @@ router = Router()
 #: The message for a command that takes long, for example for a job behind many other failed jobs.
 _GOING_ON = "This takes a while: the job is still being searched for."
 
-#: The messages for the outcomes of a cancel.
+#: Messages for the outcomes of a cancellation.
 _CANCELLED = {
     "marked": "Cancelled. If it is still waiting, it will not run.",
     "cancelled": "Cancelled while running.",
@@ -71,7 +71,7 @@ def job(
     if not (found.state or told or returned):
         return _not_found(request, found, known, state, no_result)
     written = None if found.message is not None else recorded(known.index, known.audit, id)
-    # While the job still exists somewhere, its current state is newer than the journal.
+    # If the job was found, its current state is newer than the journal's.
     row = found.row
     if written is not None and not found.state:
         created = next((step["at"] for step in told if step["kind"] == RecordKind.ENQUEUED), None)
@@ -120,7 +120,7 @@ def job(
 
 
 def _waits(visit: Visit, told: Sequence[Row]) -> bool:
-    """Whether the journal says that the job waits, and its queue is too long for these pages to search all of it."""
+    """Whether the job is waiting according to the journal, in a queue too long for the pages to search."""
     steps = [row for row in told if row["kind"] != "action"]
     if not steps or steps[-1]["kind"] not in WAITING:
         return False
@@ -129,7 +129,7 @@ def _waits(visit: Visit, told: Sequence[Row]) -> bool:
 
 
 def _not_found(request: Request, job: FoundJob, known: JournalViews, journal: Progress, no_result: str) -> Response:
-    """The page of an unknown id. It becomes the job's page once the job exists."""
+    """Show the page for an unknown id. It becomes the job's page once the job exists."""
     return page(
         request,
         "job_not_found.html",
@@ -145,7 +145,7 @@ def _not_found(request: Request, job: FoundJob, known: JournalViews, journal: Pr
 
 
 def _returned(visit: Visit, id: str, kept: Record | None) -> tuple[PrettyJson | None, str]:
-    """The job's result, or the reason why it has none. `kept` is the record that holds it, if available."""
+    """Return the job's result, or the reason why it has none. `kept` is the record that contains it, if available."""
     try:
         return pretty_json(job_result(visit, id, kept).value), ""
     except PalermoError as error:
@@ -175,12 +175,12 @@ def cancel(request: Request, visit: Visiting, id: str, queue: Annotated[str, For
     return redirect(request, to, text)
 
 
-# -- run again, and edit
+# -- run again and edit
 
 
 @router.post("/jobs/{id:palermo}/again", name="run_again")
 def run_again(request: Request, visit: Visiting, id: str) -> Response:
-    """Enqueue an ended job again, unchanged; if the journal lacks its exact arguments, show the form."""
+    """Enqueue a finished job again, unchanged. If the journal lacks its exact arguments, show the form."""
     known = recorded_job(visit.site, id)
     if known.inexact:
         return RedirectResponse(path(request, "again_form", id=id), status_code=303)
@@ -189,7 +189,7 @@ def run_again(request: Request, visit: Visiting, id: str) -> Response:
 
 @router.get("/jobs/{id:palermo}/again", name="again_form")
 def again_form(request: Request, visit: Visiting, id: str) -> Response:
-    """The form to enqueue an ended job again, with other arguments, queue, priority or time."""
+    """Show the form to enqueue a finished job again with other arguments, queue, priority or time."""
     known = recorded_job(visit.site, id)
     row, _ = recorded_as(visit.site, known)
     return _again_form(request, id, known).show(request, row, JobForm.of(row))
@@ -197,7 +197,7 @@ def again_form(request: Request, visit: Visiting, id: str) -> Response:
 
 @router.post("/jobs/{id:palermo}/again/edited", name="run_edited")
 def run_edited(request: Request, visit: Visiting, id: str, form: Annotated[JobForm, Depends(job_form)]) -> Response:
-    """Enqueue an ended job again, with the changes of the form."""
+    """Enqueue a finished job again with the form's changes."""
     known = recorded_job(visit.site, id)
     row, bare = recorded_as(visit.site, known)
     try:
@@ -211,7 +211,7 @@ def run_edited(request: Request, visit: Visiting, id: str, form: Annotated[JobFo
 def edit_form(
     request: Request, visit: Visiting, id: str, queue: Annotated[str, Query(max_length=500)] = ""
 ) -> Response:
-    """The form to change a waiting, scheduled or retrying job."""
+    """Show the form to change a waiting, scheduled or retrying job."""
     row, _ = _waiting(visit, id, queue)
     return _edit_form(request, row).show(request, row, JobForm.of(row))
 
@@ -224,7 +224,7 @@ def save(
     form: Annotated[JobForm, Depends(job_form)],
     in_queue: Annotated[str, Query(alias="queue", max_length=500)] = "",
 ) -> Response:
-    """Change a waiting job with the values of the form."""
+    """Change a waiting job with the form's values."""
     row = gone_row(id, in_queue)
     try:
         row, bare = _waiting(visit, id, in_queue)
@@ -235,7 +235,7 @@ def save(
 
 
 def _waiting(visit: Visit, id: str, queue: str) -> tuple[Row, Row]:
-    """The row of a waiting job, masked and unmasked. Raises NotFound."""
+    """Return the row of a waiting job, masked and unmasked. Raises NotFound."""
     found = find_job(visit.site, id, queue)
     if found.bare is None or found.row is None or found.state not in ("pending", "scheduled", "retrying"):
         text = (

@@ -1,4 +1,4 @@
-"""The page of all job classes, and the page of one: its rates, times, errors by group, last runs and options."""
+"""The page of all job classes, and the page of one: its rates, times, error groups, last runs and options."""
 
 import inspect
 from typing import Annotated, Any
@@ -44,7 +44,7 @@ def job_classes(
     window: Window = Window.DAY,
     name: Annotated[str, Query(max_length=1_000)] = "",
 ) -> Response:
-    """All job classes: those that were counted in the window, the busiest first, and those whose code is here."""
+    """Show all job classes: those counted in the window, busiest first, and those whose code is imported."""
     known = journal_views(visit.site)
     state = known.wait_until_read()
     report = known.report(window)
@@ -75,7 +75,7 @@ def _rows(report: Report | None) -> list[Row]:
 
 @router.get("/classes/{name:palermo}", name="job_class")
 def job_class(request: Request, visit: Visiting, name: str, window: Window = Window.DAY) -> Response:
-    """One job class."""
+    """Show one job class."""
     known = journal_views(visit.site)
     state = known.wait_until_read()
     running = [job for job in running_jobs(live_state(visit.site).snapshot()) if job["job"] == name]
@@ -103,7 +103,7 @@ def job_class(request: Request, visit: Visiting, name: str, window: Window = Win
 
 
 def _failures(visit: Visit, name: str) -> dict[str, Any]:
-    """Its failed jobs, in groups."""
+    """Return its failed jobs in groups."""
     found = failed_jobs(visit.site)
     reading = found.view.update()
     chosen = JobFilter(job=exactly(name))
@@ -130,7 +130,7 @@ def _failures(visit: Visit, name: str) -> dict[str, Any]:
 
 
 def _recurring(visit: Visit, name: str) -> list[Row]:
-    """The recurring jobs that start it; none where they cannot be read now."""
+    """Return the recurring jobs that start it; empty if they can't be read at present."""
     try:
         return [row for row in listings.recurring(visit) if row["job"] == name]
     except BrokerError:
@@ -138,13 +138,13 @@ def _recurring(visit: Visit, name: str) -> list[Row]:
 
 
 def _last(visit: Visit, name: str) -> dict[str, Any]:
-    """Its last runs that ended."""
+    """Return its last finished runs."""
     known = journal_views(visit.site)
     found = known.index.page(JobFilter(job=exactly(name)), limit=tuning.SOME) if known.ready else []
     return {"finished": [entry.row() for entry in found]}
 
 
-#: The options that are shown if they are declared, in this order.
+#: The options displayed if declared, in order.
 _SHOWN = (
     *(name for name in JOB_OPTIONS if name not in ("queue", "name", *RECURRING_OPTIONS)),
     "recurring",
@@ -153,7 +153,7 @@ _SHOWN = (
 
 
 def job_options(definition: JobDefinition, settings: Settings) -> list[tuple[str, str]]:
-    """The options that a job declares, and its queue. Each is a name and a text."""
+    """Return the options declared by a job, and its queue, as pairs of name and text."""
     found = [("queue", printable(definition.queue_in(settings)))]
     for name in _SHOWN:
         value = getattr(definition, name)

@@ -1,4 +1,4 @@
-"""The form that changes a job's arguments, queue, priority and time: to requeue it, to edit it or to run it again."""
+"""The form that changes a job's arguments, queue, priority and time, to requeue, edit or rerun it."""
 
 import json
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ Short = Annotated[str, Form(max_length=500)]
 
 
 def time_fields(when: Short = "", on: Short = "", zone: Short = "UTC") -> TimeFields:
-    """The fields for a time of a request."""
+    """Read the fields for a time from a request."""
     return TimeFields(when=when, on=on, zone=zone)
 
 
@@ -29,24 +29,24 @@ Time = Annotated[TimeFields, Depends(time_fields)]
 
 
 class JobForm(Struct, frozen=True, kw_only=True):
-    """The fields of the form, as typed."""
+    """The form's fields, as typed."""
 
     args: str = ""
     kwargs: str = ""
     queue: str = ""
-    #: The queue for which this form has shown that no worker serves it.
+    #: The queue for which the form has already warned that no worker serves it.
     unserved: str = ""
     priority: str = ""
     time: TimeFields = field(default_factory=TimeFields)
 
     @classmethod
     def of(cls, row: Row) -> "JobForm":
-        """The form of a job, before any change."""
+        """Return the form of an unchanged job."""
         return cls(args=_written(row["args"]), kwargs=_written(row["kwargs"]))
 
     @property
     def values(self) -> dict[str, str]:
-        """The text in each field, by its name."""
+        """Return the text in each field, by name."""
         own = {
             "args": self.args,
             "kwargs": self.kwargs,
@@ -57,12 +57,11 @@ class JobForm(Struct, frozen=True, kw_only=True):
         return own | self.time.values
 
     def changes(self, row: Row, bare: Row, *, whole: bool = False) -> dict[str, Any]:
-        """The changes that the form asks for: `args`, `kwargs`, `queue`, `priority` and `at`, None for no change.
+        """Return the changes in the form: `args`, `kwargs`, `queue`, `priority` and `at` (None for no change), and
+        `unserved`.
 
-        `unserved` says that the queue is meant although no worker serves it.
-
-        `row` is the job's masked row, and `bare` the unmasked one: a mask that was left means the value behind it. With
-        `whole` arguments that were not changed count as given. Raises FormInvalid.
+        `unserved` confirms a queue that no worker serves. `row` is the job's masked row and `bare` the unmasked one,
+        whose values replace remaining masks. With `whole`, unchanged arguments are included. Raises FormInvalid.
         """
         problems = Problems()
         found = self.read(problems)
@@ -75,7 +74,7 @@ class JobForm(Struct, frozen=True, kw_only=True):
         return found | {"unserved": self.unserved == found["queue"]}
 
     def read(self, problems: Problems) -> dict[str, Any]:
-        """The values in the fields: `args`, `kwargs`, `queue`, `priority` and `at`; None for an empty field."""
+        """Return the values of `args`, `kwargs`, `queue`, `priority` and `at`; None for an empty field."""
         found: dict[str, Any] = {"priority": None}
         found["args"], found["kwargs"] = read_arguments(problems, self.args, self.kwargs)
         found["queue"] = self.queue.strip() or None
@@ -91,12 +90,12 @@ class JobForm(Struct, frozen=True, kw_only=True):
 def job_form(
     time: Time, args: Text = "", kwargs: Text = "", queue: Short = "", unserved: Short = "", priority: Short = ""
 ) -> JobForm:
-    """The form of a request."""
+    """Read the form from a request."""
     return JobForm(args=args, kwargs=kwargs, queue=queue, unserved=unserved, priority=priority, time=time)
 
 
 def gone_row(id: str, queue: str = "") -> Row:
-    """The row of a job that is gone, for a form that was sent for it."""
+    """Return a row for a job that no longer exists, for a form that was sent about it."""
     unknown: Row = dict.fromkeys(("job", "preview", "content_type", "priority", "error", "kwargs"))
     return {**unknown, "id": id, "queue": queue, "state": "", "args": []}
 
@@ -104,23 +103,23 @@ def gone_row(id: str, queue: str = "") -> Row:
 class FormPage(Struct, frozen=True, kw_only=True):
     """The form's page for one purpose."""
 
-    #: Its heading, before the job's name; the text of its button; the text above the fields.
+    #: Its heading before the job's name, its button's text, and the text above the fields.
     title: str
     button: str
     note: str = ""
-    #: The entry of the navigation that it belongs to, its route and its title.
+    #: The route and title of the navigation entry to which it belongs.
     section: str
     crumb: str
-    #: Where the form is sent, and where its cancel button leads.
+    #: Where the form is sent, and where the cancel button leads.
     action: str
     back: str
     #: The effect if no time is given.
     time_hint: str
 
     def show(self, request: Request, row: Row, form: JobForm, error: Exception | None = None) -> Response:
-        """The page; with an error it is refused (422, or 404 for a job that is gone).
+        """Return the page; with an error, as 422 or 404 (the job no longer exists).
 
-        Raises the error if it is not about what was typed.
+        Raises the error if it isn't about the input.
         """
         return page(
             request,

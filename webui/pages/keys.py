@@ -1,4 +1,4 @@
-"""The pages of keys: of limits, how many jobs run with each key; of unique jobs, which job has which key."""
+"""The pages of keys: of limits, with the number of running jobs, and of unique jobs, with the job that holds each."""
 
 from typing import Annotated
 from urllib.parse import urlencode
@@ -23,14 +23,14 @@ Text = Annotated[str, Query(max_length=1_000)]
 
 @router.get("/limits", name="limits", dependencies=[known_names()])
 def limits(request: Request, visit: Visiting, text: Text = "", number: PageNumber = 1) -> Response:
-    """The keys of limited jobs, by name; only those that contain the text, if one is given."""
+    """Show the keys of limited jobs by name, or only those that contain the text."""
     listing = listings.limits(visit, text=text, page=number, limit=tuning.MANY)
     return _page(request, "limits", listing, text, number)
 
 
 @router.get("/unique", name="unique", dependencies=[known_names()])
 def unique(request: Request, visit: Visiting, text: Text = "", number: PageNumber = 1) -> Response:
-    """The keys that jobs have, by name; only those that contain the text, if one is given."""
+    """Show the keys of unique jobs by name, or only those that contain the text."""
     listing = listings.keys(visit, text=text, page=number, limit=tuning.MANY)
     rows: list[Row] = [{**row, "digest": element_key(row["key"])} for row in listing.rows]
     return _page(request, "unique", Listing(rows, listing.total), text, number)
@@ -54,6 +54,6 @@ def _page(request: Request, route: str, listing: Listing[Row], text: str, number
 
 @router.post("/unique/free", name="free_key")
 def free(request: Request, visit: Visiting, key: Annotated[str, Form(max_length=1_000)]) -> Response:
-    """Take a key from the job that has it; the query is that of the list, which is shown again."""
+    """Free a key. The query is that of the list, to which the user returns."""
     actions.free_keys(visit, [key])
     return redirect(request, path(request, "unique", request.url.query), f"Freed {key}.")

@@ -1,4 +1,4 @@
-"""The stream of server-sent events that notifies pages of changes. Pages poll where such events are blocked."""
+"""The stream of server-sent events that notifies pages of changes. If such events are blocked, pages poll."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -26,10 +26,10 @@ from palermo.webui.threads import Router, Threads
 
 router = Router()
 
-#: Pages with lists whose changes are not visible in the queues' counts.
+#: Pages whose lists may change without a change in the queues' counts.
 Of = Literal["", "scheduled", "retries", "recurring", "history", "job", "workers"]
 
-#: One for each stream: however long the broker takes, pages have threads of their own.
+#: One thread per stream, separate from those of pages, which therefore aren't blocked by a slow broker.
 _THREADS = Threads("palermo-live", tuning.THREADS)
 
 
@@ -42,17 +42,17 @@ async def events(
     id: Annotated[str, Query(max_length=1_000)] = "",
     number: PageNumber = 1,
 ) -> Response:
-    """A stream of changes in queues or workers. `of` names a page whose own list is watched too.
+    """Stream the changes of queues or workers. `of` names a page whose own list is watched too.
 
-    `id` is the job of a job's page. A page of scheduled jobs gives its filter and number. The first change is sent
-    immediately, because something may have changed since the page was rendered. Each change is sent twice.
+    `id` is the job of a job's page. A page of scheduled jobs sends its filter and page number. The first change is sent
+    immediately, because something may have changed since the page was rendered, and each change is sent twice.
     """
     live = await run_in_threadpool(live_state, visit.site)
     if live.streams >= tuning.THREADS:
         raise Refused(503, f"{tuning.THREADS} pages, the maximum, have live updates, so this page polls instead.")
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     list_version = _list_version(visit.site, of, id, request.query_params, number)
-    live.streams += 1  # In the same turn of the event loop as the check above, so that the limit holds.
+    live.streams += 1  # No other coroutine runs between the check above and this, so the limit is never exceeded.
     return _CountedStream(
         live,
         _changes(visit, live, every, list_version),
@@ -61,7 +61,7 @@ async def events(
 
 
 class _CountedStream(StreamingResponse):
-    """A stream that is counted until it ends, also if it ends before its first line."""
+    """A stream that is counted until it ends, even if it ends before its first line."""
 
     def __init__(self, live: LiveState, content: AsyncIterator[str], *, headers: dict[str, str]) -> None:
         super().__init__(content, media_type="text/event-stream", headers=headers)
@@ -75,7 +75,7 @@ class _CountedStream(StreamingResponse):
 
 
 def _list_version(site: Site, of: Of, id: str, query: QueryParams, number: int) -> Callable[[], str]:
-    """A function whose text changes when the page's own list does. The function raises PalermoError."""
+    """Return a function whose text changes when the page's own list does, and which raises PalermoError."""
     if of == "history":
         return lambda: str(journal_views(site).progress.version)
     if of == "job":
@@ -85,7 +85,7 @@ def _list_version(site: Site, of: Of, id: str, query: QueryParams, number: int) 
     if of == "recurring":
         return scheduled_view(site).recurring_version
     if of in JOB_LISTS:
-        # The listing that the page shows, and no other: the page is then drawn from the one that was compared.
+        # The same cached listing that the page shows.
         chosen = asked_jobs(JOB_LISTS[of], query).filter
         return lambda: scheduled_view(site).version(chosen, offset=(number - 1) * tuning.ROWS)
     return str
@@ -102,8 +102,7 @@ async def _changes(visit: Visit, live: LiveState, every: float, list_version: Ca
             return
         if nth % steps == 0:
             now = await _THREADS.run(partial(_version, live, every, list_version))
-            # Sent twice: something may appear and vanish between two checks, and the page may have been rendered just
-            # then.
+            # Sent twice, because something may appear and vanish between two checks, just when the page is rendered.
             again, new = new, now != before
             # A comment line keeps proxies from closing a silent stream.
             yield f"event: change\ndata: {now}\n\n" if new or again else ": \n\n"
@@ -115,8 +114,8 @@ def _version(live: LiveState, every: float, list_version: Callable[[], str]) -> 
     try:
         version = str(live.snapshot(min(1.0, every / 2)).version)
     except PalermoError:
-        # The page then reloads because of the change, and learns that the broker is away.
+        # The change makes the page reload, and it then shows that the broker is unavailable.
         return "away"
-    with suppress(PalermoError):  # A list that takes long to read is renewed with the next change.
+    with suppress(PalermoError):  # A list that takes long to read is updated with the next change.
         version += f" {list_version()}"
     return version

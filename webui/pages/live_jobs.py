@@ -1,4 +1,4 @@
-"""The pages of running and of waiting jobs."""
+"""The pages of running jobs and of waiting jobs."""
 
 from collections import Counter
 
@@ -21,7 +21,7 @@ router = Router()
 
 @router.get("/running", name="running", dependencies=[known_names(*LISTED)])
 def running(request: Request, visit: Visiting) -> Response:
-    """Running jobs, the longest running first."""
+    """Show running jobs, longest running first."""
     wanted = state_filter(request.query_params)
     snapshot = live_state(visit.site).snapshot()
     found = [row for row in running_jobs(snapshot) if wanted.filter.matches(facts_of_row(row))]
@@ -43,7 +43,7 @@ def waiting(
     number: PageNumber = 1,
     depth: int = tuning.DEPTHS[0],
 ) -> Response:
-    """The queues with waiting jobs, or with a filter the matching ones among the first jobs of each queue."""
+    """Show queues with waiting jobs; with a filter, the matching jobs among the first of each queue."""
     wanted = state_filter(request.query_params)
     if wanted.filter.everything:
         live = live_state(visit.site)
@@ -57,5 +57,5 @@ def waiting(
         )
     filter = replace(wanted.filter, state="waiting")
     found = search_soon(visit, str(filter), filter, limit=tuning.MANY, depth=checked_depth(depth))
-    # Not live: each reading holds jobs of the queues for a moment.
+    # Not updated live, because each reading holds jobs of the queues for a moment.
     return page(request, "waiting.html", asked_for=wanted, watched=None, listed=None, found=found)

@@ -23,7 +23,7 @@ router = Router()
 
 
 class ShownProblem(NamedTuple):
-    """A problem as the page shows it, with the page that helps."""
+    """A displayed problem, with a page that helps."""
 
     finding: Finding
     link: str = ""
@@ -32,7 +32,7 @@ class ShownProblem(NamedTuple):
 
 @router.get("/problems", name="problems")
 def page_of_problems(request: Request, visit: Visiting) -> Response:
-    """Problems of queues, workers, jobs and the broker."""
+    """Show problems of queues, workers, jobs and the broker."""
     known = problems(visit.site)
     journal = journal_views(visit.site)
     journal.wait_until_read()
@@ -46,7 +46,7 @@ def page_of_problems(request: Request, visit: Visiting) -> Response:
         "problems.html",
         problems=[*(_of_broker(request, finding) for finding in look.of_level("problem")), *shown],
         remarks=[_of_broker(request, finding) for finding in look.of_level("warning")],
-        # The footer names the broker; the name of the user that connects to it is for administrators of the machine.
+        # The footer names the broker. The user name of that connection is only for the machine's administrators.
         fine=[finding for finding in look.of_level("ok") if finding.check != "connection"],
         looked_at=iso_instant(look.at),
         counted=journal.ready,
@@ -54,7 +54,7 @@ def page_of_problems(request: Request, visit: Visiting) -> Response:
 
 
 def shown_problem(request: Request, problem: PresentProblem) -> ShownProblem:
-    """The problem with a link to the page that helps."""
+    """Return the problem with a link to a page that helps."""
     finding = problem.finding
     only = finding.names[0] if len(finding.names) == 1 else ""
     match problem.kind:

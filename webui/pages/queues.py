@@ -1,4 +1,4 @@
-"""The overview, the page of all queues, and the page of one queue with its jobs and the actions on it."""
+"""The overview, the page of all queues, and the page of one queue with its jobs and actions."""
 
 import sys
 from collections import Counter
@@ -37,7 +37,7 @@ from palermo.webui.state.live_state import QueuePage, live_state, running_jobs, 
 from palermo.webui.state.problems import problems
 from palermo.webui.threads import Router
 
-#: Maximum number of problems and queues on the overview, and the seconds for which it shows changes.
+#: Maximum number of problems and queues on the overview, and the seconds for which changes are shown.
 _PROBLEMS, _QUEUES, _LAST_HOUR = 3, 10, 3_600.0
 
 
@@ -78,7 +78,9 @@ def overview(request: Request, visit: Visiting) -> Response:
 
 
 def _drains(queues: Iterable[Row], rates: Mapping[str, Rates]) -> float | None:
-    """Seconds until the waiting jobs will have started, at the current rates; None if a queue does not drain."""
+    """Return the seconds until all waiting jobs will have started at the current rates; None if a queue doesn't
+    drain.
+    """
     longest = 0.0
     for row in queues:
         enqueued, ended = (rate.enqueued, rate.ended) if (rate := rates.get(row["name"])) else (0.0, 0.0)
@@ -111,7 +113,7 @@ def queues(request: Request, visit: Visiting, name: Text = "", number: PageNumbe
 
 
 def _sparks(visit: Visit, listed: QueuePage) -> dict[str, Spark]:
-    """The small charts of the last hour, by queue; none while the journal is being read, or if it is off."""
+    """Return the small charts of the last hour, by queue; empty if the journal is off or still being read."""
     known = journal_views(visit.site)
     if not known.ready:
         return {}
@@ -152,14 +154,14 @@ def queue(
     searched = line.pending if wanted.everything else min(depth, line.pending)
     how = {"newest": "1" if newest else "", "depth": "" if depth == tuning.DEPTHS[0] else str(depth)}
     kept = {each: value for each, value in ({"filter": asked.text} | how).items() if value}
-    # A page that reads thousands of jobs is not read again after each change.
+    # A page that reads thousands of jobs isn't updated after each change.
     updates: dict[str, Any] = {} if depth == tuning.DEPTHS[0] else {"watched": None}
     deeper = next((each for each in tuning.DEPTHS if each > depth), None) if searched < line.pending else None
     return page(
         request,
         "queue.html",
         queue=line,
-        # One of which nothing else is known may serve this queue.
+        # A silent worker whose queues are unknown may serve this one.
         silent=silent_text(
             row for row in snapshot.workers if row["pid"] is None or any(job["queue"] == name for job in row["jobs"])
         ),
@@ -196,7 +198,7 @@ def _serves(worker: Row, queue: str) -> bool:
 
 
 def _consumers(workers: Iterable[Row], queue: str) -> list[Row]:
-    """The workers that serve a queue, each with how many of its jobs it runs (`here`)."""
+    """Return the workers that serve a queue, each with the number of its running jobs from there (`here`)."""
     return [
         {**worker, "here": sum(job["queue"] == queue for job in worker["jobs"])}
         for worker in workers
@@ -205,7 +207,7 @@ def _consumers(workers: Iterable[Row], queue: str) -> list[Row]:
 
 
 def _sharing(visit: Visit, queue: str) -> dict[str, Any]:
-    """The tenants with jobs in a queue, and the limits of its jobs, seen or declared."""
+    """Return the tenants with jobs in a queue, and the limits of its jobs, seen or declared."""
     found: dict[str, Any] = {"tenant_jobs": 0, "tenants": [], "limits": []}
     with suppress(PalermoError):
         tenants = visit.inspector.tenants.list(queue, limit=sys.maxsize).rows
@@ -213,17 +215,17 @@ def _sharing(visit: Visit, queue: str) -> dict[str, Any]:
     snapshot = live_state(visit.site).snapshot(5.0)
     jobs = {job["job"] for job in running_jobs(snapshot, queue)}
     jobs |= {job for job in registry.names() if registry.get(job).queue == queue}
-    # The leader is asked only if it may have some: without a worker no limited job runs.
+    # Ask the leader only if there may be limits: without workers no limited job runs.
     if jobs and snapshot.workers:
         with suppress(PalermoError):
-            # A key is the name of its job, with a colon and more if the job has several keys.
+            # A key is a job's name, followed by a colon and more if the job has several keys.
             limited = [row for row in visit.inspector.keys.limits() if row["key"].partition(":")[0] in jobs]
             found["limits"] = limited[: tuning.SOME]
     return found
 
 
 def _hour(request: Request, visit: Visit, queue: str) -> dict[str, Any]:
-    """A queue's counts in the last hour, from the journal, and how many of its jobs have failed."""
+    """Return a queue's counts in the last hour from the journal, and the number of its failed jobs."""
     chosen = JobFilter(queue=exactly(queue))
     view = failed_jobs(visit.site).view
     reading = view.update()
@@ -245,7 +247,9 @@ def _hour(request: Request, visit: Visit, queue: str) -> dict[str, Any]:
 
 
 def _jobs(visit: Visit, name: str, wanted: JobFilter, *, newest: bool, number: int, depth: int) -> Listing[Row]:
-    """A page of the jobs that the filter matches, among the first `depth` jobs; the total is how many match."""
+    """Return a page of the jobs that match the filter among the first `depth` jobs, with the number of matches as
+    total.
+    """
     if wanted.everything:
         return listings.jobs(visit, name, page=number, limit=tuning.ROWS, newest=newest)
     rows = listings.jobs(visit, name, page=1, limit=depth, newest=newest).rows
@@ -283,7 +287,9 @@ def resume_all(request: Request, visit: Visiting) -> Response:
 def pause_some(
     request: Request, visit: Visiting, id: Annotated[list[str] | None, Form()] = None, reason: Reason = ""
 ) -> Response:
-    """Pause the selected queues; the query is that of the page that they were selected on, which is shown again."""
+    """Pause the selected queues. The query is that of the page on which they were selected, to which the user
+    returns.
+    """
     done, gone = _each(id, lambda name: actions.pause(visit, name, reason=reason.strip()))
     text = f"Paused {actions.describe_ids(done)}. Running jobs continue." if done else "No queue was paused."
     return _told_of_some(request, text, gone)
@@ -291,14 +297,14 @@ def pause_some(
 
 @router.post("/queues/resume-selected", name="resume_queues")
 def resume_some(request: Request, visit: Visiting, id: Annotated[list[str] | None, Form()] = None) -> Response:
-    """Resume the selected queues; the query is as that of `pause_some`."""
+    """Resume the selected queues. The query is as in `pause_some`."""
     done, gone = _each(id, lambda name: actions.resume(visit, name))
     text = f"Resumed {actions.describe_ids(done)}." if done else "No queue was resumed."
     return _told_of_some(request, text, gone)
 
 
 def _each(queues: list[str] | None, act: Callable[[str], object]) -> tuple[list[str], list[str]]:
-    """Act on each selected queue. Returns those with which that was done, and those that are not there any more.
+    """Act on each selected queue. Returns those that succeeded, and those that no longer exist.
 
     Raises Refused (422) if none is selected.
     """

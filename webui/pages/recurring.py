@@ -53,7 +53,7 @@ Long = Annotated[str, Form(max_length=100_000)]
 
 
 class RecurringForm(Struct, frozen=True, kw_only=True):
-    """The form of a recurring job, as typed. Name and job are only in the form that adds one."""
+    """The form of a recurring job, as typed. Name and job exist only in the form that adds one."""
 
     name: str = ""
     job: str = ""
@@ -67,7 +67,7 @@ class RecurringForm(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, row: Row) -> "RecurringForm":
-        """The form that changes this recurring job."""
+        """Return the form that changes this recurring job."""
         return cls(
             cron=row["cron"] or "",
             every="" if row["every"] is None else str(row["every"]).removesuffix(".0"),
@@ -79,9 +79,8 @@ class RecurringForm(Struct, frozen=True, kw_only=True):
         )
 
     def options(self, *, adds: bool = False) -> dict[str, Any]:
-        """The fields as options of inspector.recurring.put. Raises FormInvalid.
-
-        The form that `adds` one has its name and its job too.
+        """Return the fields as options of inspector.recurring.put, with name and job if it `adds` one. Raises
+        FormInvalid.
         """
         problems = Problems()
         if adds:
@@ -128,7 +127,7 @@ def recurring_form(
     args: Long = "[]",
     kwargs: Long = "{}",
 ) -> RecurringForm:
-    """The form of a request."""
+    """Read the form from a request."""
     times = {"cron": cron, "every": every, "tz": tz or "UTC", "missed": missed}
     given = {"name": called, "job": job, "queue": queue, **times}
     return RecurringForm(**{key: text.strip() for key, text in given.items()}, args=args, kwargs=kwargs)
@@ -139,7 +138,7 @@ Filled = Annotated[RecurringForm, Depends(recurring_form)]
 
 @router.get("/recurring", name="recurring")
 def recurring(request: Request, visit: Visiting) -> Response:
-    """All recurring jobs, by name."""
+    """Show all recurring jobs, by name."""
     return _page(request, visit, RecurringForm())
 
 
@@ -183,7 +182,7 @@ def remove(request: Request, visit: Visiting, name: str) -> Response:
 
 
 def _back(request: Request, name: str, own: str) -> str:
-    """Where the form was: the page of the job, or the list."""
+    """Return the page of the form: the job's own page, or the list."""
     return path(request, "recurring_job", name=name) if own else path(request, "recurring")
 
 
@@ -192,13 +191,13 @@ def _back(request: Request, name: str, own: str) -> str:
 
 @router.get("/recurring/{name:palermo}", name="recurring_job")
 def recurring_job(request: Request, visit: Visiting, name: str) -> Response:
-    """One recurring job: its next times, its past runs, and its actions."""
+    """Show one recurring job with its next times, past runs and actions."""
     return _own_page(request, visit, listings.recurring_row(listings.recurring(visit), name))
 
 
 @router.post("/recurring/{name:palermo}/edit", name="edit_recurring")
 def edit(request: Request, visit: Visiting, name: str, form: Filled) -> Response:
-    """Change its times, queue and arguments. Its job stays the same. Errors are shown at the fields.
+    """Change its times, queue and arguments, but not its job. Errors are shown at the fields.
 
     If it was removed in the meantime, the form that adds one contains the input.
     """
@@ -217,7 +216,7 @@ def edit(request: Request, visit: Visiting, name: str, form: Filled) -> Response
 
 @router.post("/recurring/{name:palermo}/run-with", name="run_recurring_with")
 def run_with(request: Request, visit: Visiting, name: str, form: Filled) -> Response:
-    """Enqueue its job once with the arguments of the form, to the same queue."""
+    """Enqueue its job once with the form's arguments, in the same queue."""
     row = listings.recurring_row(listings.recurring(visit), name)
     problems = Problems()
     try:
@@ -238,7 +237,7 @@ def _own_page(
     typed: RecurringForm | None = None,
     problems: Mapping[str, str] = NO_PROBLEMS,
 ) -> Response:
-    """The page of one; after a refused form with that dialog open, and in it what was typed and its errors."""
+    """Show one recurring job. After a refused form, its dialog is open with the input and the errors."""
     failing: dict[str, Any] = {"asked": asked} if asked else {}
     forms = {each: ShownForm(each, asdict(RecurringForm.of(row))) for each in ("edit", "run-with")}
     if typed is not None:
@@ -272,13 +271,13 @@ def _own_page(
 
 
 def _whole(visit: Visit, name: str, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a form, with the values of its recurring job where masks stand."""
+    """Return a form's arguments, with masks replaced by the recurring job's values."""
     bare = listings.recurring_row(visit.inspector.recurring.list(), name)
     return {"args": unmasked(args, bare["args"] or []), "kwargs": unmasked(kwargs, bare["kwargs"] or {})}
 
 
 def _upcoming(row: Row) -> list[tuple[str | None, str]]:
-    """The next times of a recurring job: the instant, and the text in its own time zone."""
+    """Return the next times of a recurring job, each with a text in its own time zone."""
     times = RecurringJob(name="next", job=row["job"], cron=row["cron"] or "", every=row["every"], tz=row["tz"])
     zone = ZoneInfo(row["tz"]) if row["cron"] else UTC
     return [
@@ -288,7 +287,7 @@ def _upcoming(row: Row) -> list[tuple[str | None, str]]:
 
 
 def _run(entry: Entry) -> Row:
-    """A run that ended, with the instant at which it was due, and how many seconds later it started."""
+    """Return an ended run with its due time and the delay of its start in seconds."""
     row = entry.row()
     found = RUN_ID.fullmatch(entry.id)
     due = moment(found["due"]) if found and not found["by_hand"] else None
@@ -299,7 +298,7 @@ def _run(entry: Entry) -> Row:
 
 
 def _spark(runs: Sequence[PastRun]) -> Spark:
-    """How long the runs took, oldest first; those that failed in another colour."""
+    """Return a chart of the runs' durations, oldest first, with failed runs in another colour."""
     times = [max(1, round(run.took * 1_000)) for run in runs]
     bad = [run.state == "failed" for run in runs]
     drawn = spark([(0, ms) if failed else (ms, 0) for ms, failed in zip(times, bad, strict=True)])
@@ -332,7 +331,7 @@ def _page(request: Request, visit: Visit, form: RecurringForm, problems: Mapping
 
 
 def _shown(row: Row) -> Row:
-    """The row with its arguments in one line, and with a key for the ids of page elements."""
+    """Return the row with its arguments in one line, and a key for the ids of page elements."""
     return {
         **row,
         "key": element_key(row["name"]),

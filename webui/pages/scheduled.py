@@ -1,7 +1,6 @@
 """The pages of scheduled jobs and of retries.
 
-Other pages here change such jobs: they show the number of chosen jobs, ask for confirmation, act, and show the
-outcome.
+Further pages change these jobs: they show the number of chosen jobs, ask for confirmation, act, and show the outcome.
 """
 
 from collections.abc import Mapping
@@ -47,7 +46,7 @@ Act = Annotated[str, Form(max_length=20)]
 class JobList(Struct, frozen=True):
     """One of the two pages."""
 
-    #: The name of its route, and the value of `of` with which the page's stream watches its list.
+    #: Its route's name, also sent as `of` by its stream.
     name: str
     #: The state of its jobs.
     state: str
@@ -61,15 +60,15 @@ JOB_LISTS = {each.name: each for each in (SCHEDULED, RETRIES)}
 
 
 def asked_jobs(job_list: JobList, given: Mapping[str, str]) -> ListFilter[JobFilter]:
-    """The filter in the address of a page, with the state of its jobs. Raises Refused (422), OptionInvalid."""
+    """Return the filter in a page's URL, with the state of its jobs. Raises Refused (422), OptionInvalid."""
     asked = state_filter(given)
-    # Whole minutes: a list that begins now stays the same for a minute, and isn't read again for each request.
+    # Round to minutes, so that a list starting now stays the same for a minute and isn't read again for each request.
     first, last = (None if at is None else at // 60 * 60 for at in (asked.filter.due_from, asked.filter.due_until))
     return replace(asked, filter=replace(asked.filter, state=job_list.state, due_from=first, due_until=last))
 
 
 def _listed(request: Request) -> JobList:
-    """The page that a route belongs to: the last word of the route's name."""
+    """Return the page of a route, which is the last word of the route's name."""
     return JOB_LISTS[request.scope["route"].name.rpartition("_")[2]]
 
 
@@ -79,7 +78,7 @@ Listed = Annotated[JobList, Depends(_listed)]
 @router.get("/scheduled", name="scheduled", dependencies=[known_names(*LISTED)])
 @router.get("/retries", name="retries", dependencies=[known_names(*LISTED)])
 def jobs(request: Request, visit: Visiting, job_list: Listed, number: PageNumber = 1) -> Response:
-    """Scheduled jobs or retries, soonest first."""
+    """Show scheduled jobs or retries, soonest first."""
     wanted = asked_jobs(job_list, request.query_params)
     reading, progress = False, None
     try:
@@ -142,7 +141,7 @@ def act(
 ) -> Response:
     """Carry out the confirmed action: cancel, run, move, retry or give up jobs.
 
-    The query is that of the list, which is shown again.
+    The query is that of the list, to which the user returns.
     """
     _check(job_list, act)
     ids = list(dict.fromkeys(id or ()))
@@ -169,7 +168,9 @@ def act_on_job(
     time: Time,
     queue: Annotated[str, Form(max_length=500)] = "",
 ) -> Response:
-    """Act on one job from its own page, which is shown again. Errors are shown on the page that asks for the time."""
+    """Act on one job from its own page, to which the user returns. Errors are shown on the page that asks for a
+    time.
+    """
     job_list = RETRIES if act in RETRIES.actions else SCHEDULED
     _check(job_list, act)
     problems = Problems()
@@ -210,7 +211,7 @@ def _ask(
 
 
 def outcome(act: str, done: Operation, *, id: str = "") -> tuple[str, str]:
-    """The outcome in a sentence, and the level of its message. `id` is given for a single job."""
+    """Return a message about the outcome, and its level. `id` is given for a single job."""
     rows = done.rows
     if not done.over:
         return "This takes a while and continues in the background. The list shows the progress.", "note"

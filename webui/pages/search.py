@@ -1,4 +1,4 @@
-"""The page of the search over all states of jobs. Its address is the saved search."""
+"""The page for searching jobs in all states. Its URL can be saved as a search."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
@@ -45,7 +45,7 @@ class Link(NamedTuple):
 def search_page(
     request: Request, visit: Visiting, q: Annotated[str, Query(max_length=1_000)] = "", depth: int = tuning.DEPTHS[0]
 ) -> Response:
-    """Jobs in all states that match words and chips; the page of the job if the query is its id."""
+    """Show jobs in all states that match words and filters. If the query is an id, show that job's page."""
     try:
         query, depth = parse_filter(q, clock.now()), checked_depth(depth)
     except (Refused, OptionInvalid) as refused:
@@ -74,7 +74,7 @@ def _page(
         request,
         "search.html",
         status=status,
-        # Without a stream: a search reads many jobs, and is repeated only when a user requests it.
+        # Not updated live: a search reads many jobs, and is repeated only on request.
         watched=None,
         search_text=text,
         search_problem=problem,
@@ -89,7 +89,7 @@ def _page(
 
 
 def _is_known(visit: Visit, id: str) -> bool:
-    """Whether the page of this job has something to show."""
+    """Whether this job's page would show something."""
     if find_job(visit.site, id).state:
         return True
     views = journal_views(visit.site)
@@ -97,7 +97,7 @@ def _is_known(visit: Visit, id: str) -> bool:
 
 
 def _links(request: Request, asked: Sequence[Chip], group: Group) -> list[Link]:
-    """The pages that list all jobs of a group, filtered in the same way."""
+    """Return the pages that list all jobs of a group with the same filter."""
 
     def to(route: str, text: str, *without: str, **names: str) -> Link:
         kept = " ".join(str(chip) for chip in asked if chip.name not in ("state", *without))

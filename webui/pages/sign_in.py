@@ -1,4 +1,4 @@
-"""The page where users sign in, by a password or an OpenID provider, and the form that signs out."""
+"""The page where users sign in, by password or an OpenID provider, and the form to sign out."""
 
 import logging
 from typing import Annotated
@@ -17,13 +17,13 @@ log = logging.getLogger("palermo.audit")
 
 router = Router()
 
-#: The path on our site that the user wanted to see.
+#: The path on this site that the user requested.
 Then = Annotated[str, Query(max_length=4_000)]
 
 
 @router.get("/sign-in", name="sign_in")
 def sign_in(request: Request, visit: Visiting, then: Then = "") -> Response:
-    """The form for name and password, and the link to the OpenID provider; whichever there is."""
+    """Show the form for name and password, and the link to the OpenID provider, as available."""
     return _form(request, visit, then)
 
 
@@ -35,7 +35,7 @@ async def by_password(
     password: Annotated[str, Form(max_length=1_000)] = "",
     then: Annotated[str, Form(max_length=4_000)] = "",
 ) -> Response:
-    """Begin a session for the user with this password."""
+    """Start a session for the user with this password."""
     signing = _signing(visit)
     try:
         found = await signing.by_password(request, name, password)
@@ -48,20 +48,20 @@ async def by_password(
 
 @router.get("/sign-in/openid", name="openid")
 async def openid(request: Request, visit: Visiting, then: Then = "") -> Response:
-    """Send the browser to the OpenID provider."""
+    """Redirect to the OpenID provider."""
     return await _provider(visit).send_there(request, visit, _back(request), then)
 
 
 @router.get("/sign-in/openid/back", name="openid_back")
 async def openid_back(request: Request, visit: Visiting) -> Response:
-    """Begin a session for the user whom the OpenID provider sent back."""
+    """Start a session for the user who returns from the OpenID provider."""
     user, then = await _provider(visit).user(request)
     return _signed_in(request, visit, user, "", then)
 
 
 @router.post("/sign-out", name="sign_out")
 def sign_out(request: Request, visit: Visiting) -> Response:
-    """End the session of this browser."""
+    """End this browser's session."""
     response = RedirectResponse(path(request, "sign_in"), status_code=303)
     _signing(visit).sessions.end(request, visit, response)
     log.info("signed out by=%s from=%s", visit.user.name, visit.client or "-")
@@ -92,7 +92,7 @@ def _signed_in(request: Request, visit: Visit, user: User, stamp: str, then: str
 
 
 def _back(request: Request) -> str:
-    """The address to which the provider sends the browser back; it must be registered there."""
+    """Return the address to which the provider redirects; it must be registered there."""
     return origin(request) + path(request, "openid_back")
 
 

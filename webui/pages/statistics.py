@@ -1,4 +1,4 @@
-"""The page of statistics of the last hour, day, week or month, and `/stats.txt` with the current counters."""
+"""The statistics of the last hour, day, week or month, and `/stats.txt` with the current counters."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -41,7 +41,7 @@ def statistics(
     since: Instant = None,
     until: Instant = None,
 ) -> Response:
-    """The statistics of one window, or from one instant to another: of everything, or of one queue, job or worker."""
+    """Show the statistics of a window, or between two instants, for everything or for one queue, job or worker."""
     chosen = only_one(queue=queue, job=job, worker=worker)
     known = journal_views(visit.site)
     state = known.wait_until_read()
@@ -51,7 +51,7 @@ def statistics(
     return page(
         request,
         "statistics.html",
-        # A range stays as it is.
+        # A range doesn't change.
         watched={"of": "history"} if asked is None else None,
         state=state,
         off=known.off,
@@ -67,9 +67,9 @@ def statistics(
 
 
 def report_context(request: Request, report: Report | None, window: Window | None, **chosen: str) -> dict[str, Any]:
-    """The template values of a report (statistics_macros.html): of one queue, job or worker, or of all.
+    """Return the template values of a report for statistics_macros.html.
 
-    `window` is None for a report from one instant to another.
+    `window` is None for a report between two instants.
     """
     known: dict[str, Any] = {"report": report, "window": window.value if window else "", "rate": rate, "times": times}
     if report is None:
@@ -99,11 +99,11 @@ def report_context(request: Request, report: Report | None, window: Window | Non
 
 @router.get("/stats.txt", name="stats")
 def stats(visit: Visiting) -> Response:
-    """The current counters for scripts, one per line, in Resque's format.
+    """Return the current counters for scripts, one per line, in Resque's format.
 
-    `palermo.processed` and `palermo.failed` count the work of the running workers since they started. The lines that
-    start with `journal.` count the work of all workers and all enqueued jobs, as far as the journal goes back (30
-    days at most). They appear once the journal has been read, and not at all if it is off.
+    `palermo.processed` and `palermo.failed` count the work of the running workers since they started. Lines that start
+    with `journal.` count the work of all workers, and all enqueued jobs, as far back as the journal goes (at most 30
+    days). They are missing until the journal has been read, and if it is off.
     """
     counters = (*_counters(live_state(visit.site).snapshot()), *_counted(journal_views(visit.site)))
     return PlainTextResponse("".join(f"{name}={value}\n" for name, value in counters))
@@ -122,7 +122,7 @@ def _counters(snapshot: Snapshot) -> Iterator[tuple[str, int]]:
 
 
 def _counted(known: JournalViews) -> Iterator[tuple[str, int]]:
-    """The counters of the journal, and the Unix second since when it has counted."""
+    """Yield the journal's counters, and since when they count, in Unix seconds."""
     known.wait_until_read()
     report = known.report(Window.MONTH)
     if report is None:
@@ -134,5 +134,5 @@ def _counted(known: JournalViews) -> Iterator[tuple[str, int]]:
 
 
 def _one_word(name: str) -> str:
-    """A queue's name, with the characters that would end the name or the line percent-encoded."""
+    """Return a queue's name with characters percent-encoded that would end the name or line."""
     return "".join(letter if letter.isprintable() and letter != "=" else quote(letter) for letter in name)

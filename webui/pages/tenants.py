@@ -1,4 +1,4 @@
-"""The page of tenants: how many jobs each has waiting in the queues that several tenants share."""
+"""The page of tenants, with the number of jobs that each has waiting in shared queues."""
 
 from typing import Annotated
 from urllib.parse import urlencode
@@ -43,7 +43,7 @@ def tenants(request: Request, visit: Visiting, queue: Text = "", number: PageNum
 
 @router.post("/tenants/{name:palermo}/clear", name="clear_tenant")
 def clear(request: Request, visit: Visiting, name: str, tenant: Annotated[str, Form()]) -> Response:
-    """Remove the waiting jobs of a tenant; the query is that of the list, which is shown again."""
+    """Remove a tenant's waiting jobs. The query is that of the list, to which the user returns."""
     to = path(request, "tenants", request.url.query or {"queue": name})
     try:
         removed = actions.clear_tenant(visit, name, tenant)

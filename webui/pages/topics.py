@@ -1,4 +1,4 @@
-"""The page of events: a picture of the groups and the topics they subscribe to, with the counts of each queue."""
+"""The page of events, with a picture of the groups and their topics, and the counts of each queue."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -27,7 +27,7 @@ Text = Annotated[str, Form(max_length=1_000)]
 
 @router.get("/topics", name="topics")
 def topics(request: Request, visit: Visiting) -> Response:
-    """All groups, by name, and the way of events to them."""
+    """Show all groups by name, and how events reach them."""
     return _page(request, visit)
 
 
@@ -58,7 +58,7 @@ def remove(request: Request, visit: Visiting, group: str) -> Response:
 def _page(request: Request, visit: Visit, *, problem: str = "", **more: Any) -> Response:
     wiring = topology(visit.site).get()
     rows = [_shown(row) for row in wiring["groups"]]
-    # Programs with another prefix publish to another gateway: their groups have no place in this picture.
+    # Programs with another prefix publish to another gateway, so their groups aren't part of this picture.
     drawn = [row for row in rows if row["queue"].removeprefix(LITERAL) == f"{wiring['prefix']}_{row['group']}"]
     return page(
         request,
@@ -75,23 +75,23 @@ def _page(request: Request, visit: Visit, *, problem: str = "", **more: Any) -> 
 
 
 def _shown(row: Row) -> Row:
-    """The row with a key for the ids of page elements."""
+    """Return the row with a key for the ids of page elements."""
     return {**row, "key": element_key(row["group"])}
 
 
 # -- the picture
 #
-# All numbers are in the SVG's own units. No script draws the picture, and no style sheet sizes it.
+# All numbers are in SVG units. The picture needs no script and no style sheet.
 
 #: The width of the picture, and the left edges of its columns: gateway, distributor, the groups' queues.
 WIDTH = 940
 _GATEWAY, _DISTRIBUTOR, _QUEUE = 8, 236, 640
 _BOX, _QUEUE_BOX = 172, 292
 
-#: The heights of a box and of a pattern's line, and the space between two groups.
+#: The heights of a box and of a pattern's line, and the space between groups.
 _HIGH, _LINE, _ROOM = 48, 17, 14
 
-#: The most characters of a pattern, and of a name in a box. The title has the whole text.
+#: Maximum number of characters of a pattern, and of a name in a box. The title contains the whole text.
 _PATTERN, _NAME = 30, 36
 
 
@@ -107,7 +107,7 @@ class Branch(Struct, frozen=True, kw_only=True):
     """A group's queue and its binding."""
 
     row: Row
-    #: The names of the queue and of the function that handles its events, cut to fit.
+    #: The names of the queue and of the handler, shortened to fit.
     queue: str
     function: str
     x: int
@@ -132,7 +132,7 @@ class TopologyPicture(Struct, frozen=True, kw_only=True):
 
 
 def topology_picture(groups: Sequence[Row]) -> TopologyPicture:
-    """The picture of these groups, in their order. A group is as high as its patterns need."""
+    """Return the picture of these groups, in order. A group is as high as its patterns need."""
     heights = [max(_HIGH, _LINE * len(group["topics"])) for group in groups]
     height = max(_HIGH + 2 * _ROOM + 40, sum(heights) + _ROOM * (len(groups) + 1))
     middle = height / 2
@@ -158,7 +158,7 @@ def _branch(group: Row, at: float, middle: float) -> Branch:
     begin, bend = _DISTRIBUTOR + _BOX, 40
     path = f"M{begin} {middle:g}C{begin + bend} {middle:g} {begin + 10} {at:g} {begin + bend + 10} {at:g}H{_QUEUE - 2}"
     topics = group["topics"]
-    # One pattern stands above its line; several are stacked around it.
+    # A single pattern is above its line; several are stacked around it.
     first = at - 5 if len(topics) == 1 else at - _LINE * (len(topics) - 1) / 2 + 4
     labels = (
         Label(

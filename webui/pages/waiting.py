@@ -1,4 +1,4 @@
-"""The pages that cancel, move and discard many waiting jobs of a queue: they show how many, ask, and act."""
+"""The pages that cancel, move and discard many waiting jobs of a queue, after asking for confirmation."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -27,7 +27,7 @@ router = Router()
     dependencies=[known_names(*NAMES, *LISTED, "newest", "page")],
 )
 def confirm(request: Request, visit: Visiting, name: str, choice: Chosen) -> Response:
-    """Show how many waiting jobs are meant, and ask."""
+    """Show the number of chosen jobs, and ask for confirmation."""
     _check(choice.act)
     number = len(choice.ids)
     if choice.every:
@@ -55,7 +55,7 @@ def act(
     queue: Annotated[str, Form(max_length=500)] = "",
     unserved: Annotated[str, Form(max_length=500)] = "",
 ) -> Response:
-    """Do what was confirmed; the query is that of the queue's page, which is shown again."""
+    """Carry out the confirmed action. The query is that of the queue's page, to which the user returns."""
     _check(act)
     ids = list(dict.fromkeys(id or ()))
     if not ids and not all:

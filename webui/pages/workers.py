@@ -1,4 +1,4 @@
-"""The page of all workers, by host, the page of each, and the orders to them."""
+"""The page of all workers by host, the page of each worker, and orders to workers."""
 
 import time
 from collections import Counter
@@ -35,7 +35,7 @@ router = Router()
 
 
 class Host(Struct, frozen=True):
-    """One machine, or container."""
+    """A machine or container."""
 
     name: str
     workers: tuple[Row, ...]
@@ -57,7 +57,7 @@ def by_host(workers: Iterable[Row]) -> list[Host]:
 
 
 def _deployed(visit: Visit) -> Row:
-    """The newest release that the journal knows, and since when it is deployed; empty texts for none."""
+    """Return the newest release in the journal, and when it was deployed; empty texts if there is none."""
     known = journal_views(visit.site)
     newest = known.statistics.deploys.newest if known.ready else None
     if newest is None:
@@ -66,7 +66,7 @@ def _deployed(visit: Visit) -> Row:
 
 
 def _used(visit: Visit, worker: str, now: float) -> list[usage.Part]:
-    """What a worker used in the last ten minutes, as far as this process has asked it."""
+    """Return a worker's resource usage in the last ten minutes, as far as this process has asked for it."""
     return usage.parts(live_state(visit.site).sampler.usage.answers(worker, now), now)
 
 
@@ -93,7 +93,7 @@ def workers(request: Request, visit: Visiting) -> Response:
     "/workers/confirm", methods=["GET", "POST"], name="confirm_workers", dependencies=[known_names(*NAMES)]
 )
 def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
-    """Show how many workers are meant, and ask."""
+    """Show the number of chosen workers, and ask for confirmation."""
     if choice.act not in _ASKED:
         raise Refused(422, f"{choice.act[:40]!r} is not a command for workers; the commands are {', '.join(_ASKED)}.")
     alive = {row["id"]: row for row in live_state(visit.site).snapshot().workers}
@@ -113,7 +113,7 @@ def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
 
 @router.get("/workers/{id:palermo}", name="worker")
 def worker(request: Request, visit: Visiting, id: str) -> Response:
-    """One worker, with the jobs that it runs and those that it ran in the last hour; or what is known of it."""
+    """Show one worker with its running jobs and those of the last hour; for a dead one, what is known about it."""
     try:
         found = visit.inspector.workers.show(id)
     except NotFound:
@@ -124,7 +124,7 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
     row = masked_worker(found, visit.site.hidden)
     now = time.time()
     sampler = live_state(visit.site).sampler
-    sampler.snapshot(5.0)  # From now on it asks the workers again and again.
+    sampler.snapshot(5.0)  # From now on the sampler keeps asking the workers.
     if row["memory"] is not None:
         sampler.usage.add(id, row["memory"], row["cpu"], now)
     answers, parts = sampler.usage.answers(id, now), _used(visit, id, now)
@@ -151,7 +151,7 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
 
 
 def _gone(request: Request, visit: Visit, life: WorkerLife) -> Response:
-    """The page of a worker that has ended, or died."""
+    """Show the page of a worker that has ended or died."""
     known = journal_views(visit.site)
     wanted = JobFilter(worker=exactly(life.id))
     return page(
@@ -166,7 +166,7 @@ def _gone(request: Request, visit: Visit, life: WorkerLife) -> Response:
 
 
 def _charts(visit: Visit, parts: Sequence[usage.Part], now: float) -> dict[str, Any]:
-    """The charts of what a worker used, with the deploys in that time."""
+    """Return the charts of a worker's resource usage, with the deploys in that time."""
     known = journal_views(visit.site)
     report = known.report(Window.HOUR)
     deploys = report.deploys if report else []
@@ -178,7 +178,7 @@ def _charts(visit: Visit, parts: Sequence[usage.Part], now: float) -> dict[str, 
     }
 
 
-#: The message after an order, by order.
+#: The message after each order.
 _DONE = {
     "quiet": "Asked {} to take no more jobs.",
     "resume": "Asked {} to take jobs again.",
@@ -186,10 +186,10 @@ _DONE = {
     "kill": "Asked {} to kill the running jobs and end.",
 }
 
-#: The orders to workers that are selected.
+#: The orders for selected workers.
 _ASKED = ("quiet", "resume", "stop", "kill")
 
-#: The orders to several workers for which their number has to be typed.
+#: The orders for which the number of workers must be typed if there are several.
 _TYPED = ("quiet", "stop", "kill")
 
 
@@ -203,9 +203,9 @@ def control(
     job: Annotated[str, Form(max_length=1_000)] = "",
     typed: Annotated[str, Form(max_length=50)] = "",
 ) -> Response:
-    """Send an order to these workers, or to all. `number` is how many the user was shown.
+    """Send an order to these workers, or to all. `number` is the number of workers that the user saw.
 
-    If it is `stack`, only the stack of one `job` is shown.
+    If the order is `stack`, only the stack of `job` is shown.
     """
     if action not in actions.CONTROL_ROLES:
         raise Refused(404, f"there is no command {action[:80]!r} for workers.")
@@ -228,7 +228,7 @@ def control(
 
 
 def _stacks(row: Row, job: str) -> Row:
-    """The stacks that a worker reported, by job; those of one job if it is given."""
+    """Return the stacks that a worker reported, by job, or only that of `job`."""
     told = [each for each in row.get("stacks", []) if "id" in each and job in ("", each["id"])]
     jobs = [{**each, "stacks": stacks_of(str(each["text"]))} for each in told]
     return {"worker": row["worker"], "text": row.get("text", ""), "jobs": jobs}

@@ -1,4 +1,4 @@
-"""The page of workflows, and the page of one: its graph, its steps, and its actions."""
+"""The page of workflows, and the page of one with its graph, steps and actions."""
 
 import json
 from collections.abc import Iterable
@@ -25,10 +25,10 @@ from palermo.webui.threads import Router
 
 router = Router()
 
-#: Steps in the graph, or on a page of their list.
+#: Number of steps in the graph, or on a page of the list.
 STEPS = 300
 
-#: The most characters of an output in the list of steps.
+#: Maximum number of characters of an output in the list of steps.
 _OUTPUT = 200
 
 Number = Annotated[int, Query(alias="page", ge=1, le=10_000_000)]
@@ -38,7 +38,7 @@ Inside = Annotated[str, Query(max_length=1_000)]
 
 @router.get("/workflows", name="workflows", dependencies=[known_names(*LISTED)])
 def workflows(request: Request, visit: Visiting, number: Number = 1) -> Response:
-    """Running, failed and ended workflows, newest first."""
+    """Show running, failed and finished workflows, newest first."""
     asked = list_filter(request.query_params)
     state = journal_views(visit.site).wait_until_read()
     listing = workflow_rows(visit, asked.filter, page=number, limit=tuning.ROWS)
@@ -60,7 +60,7 @@ def workflows(request: Request, visit: Visiting, number: Number = 1) -> Response
 
 @router.get("/workflows/{id:palermo}", name="workflow", dependencies=[known_names()])
 def workflow(request: Request, visit: Visiting, id: str, inside: Inside = "", number: Number = 1) -> Response:
-    """One workflow, or the steps that one of its steps added."""
+    """Show one workflow, or only the steps that one of its steps added."""
     try:
         found = workflow_detail(visit, id, inside)
     except NotFound as error:
@@ -72,7 +72,7 @@ def workflow(request: Request, visit: Visiting, id: str, inside: Inside = "", nu
 
 
 def _around(request: Request, visit: Visit, id: str) -> str | None:
-    """The page of the workflow that has a step with this id: a step that adds steps is no workflow of its own."""
+    """Return the page of the workflow that contains this step, since a step that adds steps isn't a workflow itself."""
     parts = id.split("/")
     for nth in range(len(parts) - 1, 0, -1):
         root, step = "/".join(parts[:nth]), "/".join(parts[nth:])
@@ -112,7 +112,7 @@ def _page(request: Request, visit: Visit, found: Row, number: int = 1, **more: A
     )
 
 
-#: What a step's state is called, and how its badge looks.
+#: The label and look of each state of a step.
 _STATES = {
     "pending": ("in queue", ""),
     "working": ("running", "busy"),
@@ -123,12 +123,12 @@ _STATES = {
     "cancelled": ("cancelled", "warn"),
 }
 
-#: What is said of a condition.
+#: The text of each condition.
 _WHEN = {"done": "", "failed": " (if one failed)", "over": " (however they ended)"}
 
 
 def _shown(row: Row, layer: int) -> Row:
-    """The row of a step with all values that the template needs, prepared here because up to 300 are shown."""
+    """Return a step's row with all values needed by the template, prepared here because up to 300 are shown."""
     output = None if row["output"] is None else pretty_json(row["output"]).text
     cut = output is not None and len(output) > _OUTPUT
     word, look = _STATES.get(row["state"], (row["state"], ""))
@@ -146,8 +146,8 @@ def _shown(row: Row, layer: int) -> Row:
 
 
 def _links(request: Request, id: str, rows: Iterable[Row]) -> dict[str, str]:
-    """By step, the page of the steps that it added, or of its job; of one without a job, its place in the table."""
-    # The path of an id, with a place for the name of the step.
+    """Return each step's link: to the steps that it added, to its job, or else to its row in the table."""
+    # Path templates with a placeholder for the id.
     inside, job = path(request, "workflow", {"inside": "-"}, id=id)[:-1], path(request, "job", id="-")[:-1]
     return {row["name"]: _link(row, inside, job) for row in rows}
 
@@ -161,14 +161,14 @@ def _link(row: Row, inside: str, job: str) -> str:
 
 
 def _said_elsewhere(row: Row) -> tuple[str, ...]:
-    """The reasons for which other columns of the row are enough."""
+    """Return the reasons that other columns of the row already show."""
     names = list(dict.fromkeys(name for condition in row["after"] for name in condition["steps"]))
     return f"comes after {some_of(names)}", "waits for its signal", f"in queue {row['queue']}"
 
 
 @router.post("/workflows/{id:palermo}/retry", name="retry_workflow")
 def retry(request: Request, visit: Visiting, id: str) -> Response:
-    """Requeue the failed jobs of a workflow."""
+    """Requeue a workflow's failed jobs."""
     try:
         taken = workflow_actions.retry(visit, id)
     except (NotFound, UsageError) as error:
@@ -185,7 +185,7 @@ def cancel(request: Request, visit: Visiting, id: str) -> Response:
 
 @router.post("/workflows/{id:palermo}/signal", name="signal_workflow")
 def signal(request: Request, visit: Visiting, id: str, name: Text, value: Text = "") -> Response:
-    """Send a signal to a workflow, with a value in JSON."""
+    """Send a signal to a workflow, with a JSON value."""
     try:
         sent = json.loads(value) if value.strip() else None
     except ValueError as error:

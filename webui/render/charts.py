@@ -1,4 +1,4 @@
-"""Charts as numbers, which static/charts.js draws, and the small charts beside names, which are paths of an SVG."""
+"""Charts as numbers for static/charts.js, and sparklines as SVG paths."""
 
 import json
 from bisect import bisect_left, bisect_right
@@ -19,66 +19,65 @@ from palermo.webui import tuning
 from palermo.webui.render.formats import took
 from palermo.webui.state.waiting import WaitingJobs
 
-#: The units of a small chart.
+#: The size of a sparkline in SVG units.
 _SPARK_WIDTH, _SPARK_HEIGHT = 96, 20
 
 #: The percentiles that are drawn as lines.
 LINES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
-#: The durations at which a plot may have a grid line, in seconds: round values for people.
+#: The durations, in seconds, at which a plot may have a grid line.
 _TICKS = (1e-6, 1e-5, 1e-4, 0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3_600.0, 36_000.0, 864_000.0, 8_640_000.0)
 
-#: The least height of a bar in a small chart: a single failure among millions must be visible.
+#: Minimum height of a bar in a sparkline, so that a single failure among millions is visible.
 _LEAST = 1.5
 
-#: Seconds that one bar of the overview covers, and the number of its bars.
+#: Seconds covered by one bar of the overview, and the number of its bars.
 BAR = 5.0
 BARS = int(tuning.WINDOW / BAR)
 
 
-#: What the values of a plot are. The script knows how each is written.
+#: The unit of a plot's values. The script formats each.
 Unit = Literal["jobs", "jobs/s", "seconds", "bytes", "percent"]
 
 
 class Plot(Struct, frozen=True, kw_only=True):
-    """The numbers of a chart, for the script that draws it and for the table where no script runs."""
+    """The numbers of a chart, for the script that draws it and for the table shown without scripts."""
 
     unit: Unit
-    #: Unix seconds at which the first part begins, and the seconds of each part.
+    #: The start of the first part in Unix seconds, and the length of a part.
     start: float
     step: float
-    #: What stands on each other in a bar, the lowest first, and what is a line: names for people, by looks.
+    #: The displayed names of the stacked bars, lowest first, and of the lines, by style.
     bars: dict[str, str]
     lines: dict[str, str]
-    #: For each part its numbers, in the order of the bars and lines.
+    #: The numbers of each part, in the order of the bars and lines.
     rows: Sequence[Sequence[float | None]]
-    #: The values at the axis, which is then logarithmic; empty for an axis that begins at zero.
+    #: The values at a logarithmic axis; empty for a linear axis from zero.
     ticks: tuple[float, ...] = ()
     deploys: Sequence[Deploy] = ()
-    #: The addresses of the jobs behind a bar, and of the statistics of a part of the time, to which the script adds the
-    #: time; "" for none.
+    #: The URLs of the jobs behind a bar, and of the statistics of a part, to which the script adds the time, or "".
     jobs: str = ""
     detail: str = ""
 
     @property
     def begun(self) -> bool:
-        """Whether the last part has begun and is not over, so that its numbers still grow."""
+        """Whether the last part isn't over yet, so that its numbers still grow."""
         return self.start + self.step * len(self.rows) > clock.now()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the numbers of a part."""
+        """The names of a part's numbers."""
         return (*self.bars.values(), *self.lines.values())
 
     @property
     def table(self) -> list[tuple[str | None, Sequence[float | None]]]:
-        """The parts in which something happened, the newest first: when each began, and its numbers."""
+        """Return the parts that aren't empty, newest first: the start of each, and its numbers."""
         starts = (iso_instant(self.start + nth * self.step) for nth in range(len(self.rows)))
         return [(start, row) for start, row in zip(starts, self.rows, strict=True) if any(row)][::-1]
 
     @property
     def json(self) -> str:
-        """The plot as the script reads it."""
+        """The plot in the format of the script."""
         return json.dumps(
             {
                 "unit": self.unit,
@@ -98,7 +97,7 @@ class Plot(Struct, frozen=True, kw_only=True):
 
 
 def runs_plot(cells: Sequence[Cell], deploys: Sequence[Deploy], *, jobs: str, detail: str = "") -> Plot:
-    """Succeeded and failed runs as bars, retried or not, and enqueued jobs as a line."""
+    """Plot succeeded and failed runs as bars, including retried ones, and enqueued jobs as a line."""
     return Plot(
         unit="jobs",
         start=cells[0].start,
@@ -122,7 +121,7 @@ def runs_plot(cells: Sequence[Cell], deploys: Sequence[Deploy], *, jobs: str, de
 def durations_plot(
     cells: Sequence[Cell], durations: Sequence[Durations], deploys: Sequence[Deploy], *, jobs: str, detail: str = ""
 ) -> Plot | None:
-    """The percentiles of these durations, one for each cell, on a logarithmic axis; None if nothing was measured."""
+    """Plot the percentiles of these durations for each cell on a logarithmic axis; None if nothing was measured."""
     rows = [[each.quantile(part) for part in LINES.values()] for each in durations]
     known = [max(value, _TICKS[0]) for row in rows for value in row if value is not None]
     if not known:
@@ -144,12 +143,12 @@ def durations_plot(
 
 
 def in_short(seconds: float) -> str:
-    """A round duration without its zero units: `15 min`."""
+    """Return a round duration without zero units: `15 min`."""
     return took(seconds).replace(".0 ", " ").removesuffix(" 0 s").removesuffix(" 0 min").removesuffix(" 0 h")
 
 
 def waiting_plot(waiting: WaitingJobs, deploys: Sequence[Deploy] = ()) -> Plot:
-    """The most jobs that waited in each part of the time."""
+    """Plot the maximum number of waiting jobs in each part."""
     return Plot(
         unit="jobs",
         start=waiting.start,
@@ -169,7 +168,7 @@ def usage_plot(
     unit: Literal["bytes", "percent"],
     deploys: Sequence[Deploy] = (),
 ) -> Plot:
-    """The memory or processor time that a worker used in each part of the time from `start` on, in Unix seconds."""
+    """Plot a worker's memory or CPU usage in each part of the time from `start` on, in Unix seconds."""
     look, name = ("memory", "memory") if unit == "bytes" else ("cpu", "CPU")
     return Plot(
         unit=unit,
@@ -183,14 +182,14 @@ def usage_plot(
 
 
 def jobs_of(jobs: str, cell: Cell) -> str:
-    """The address of the jobs that ended in a cell, from the address of all jobs."""
-    # The end of a filter belongs to it, and the end of a cell to the next one.
+    """Return the URL of the jobs that ended in a cell, from the URL of all jobs."""
+    # A filter includes its end, but the end of a cell is part of the next one.
     since, until = iso_instant(cell.start), iso_instant(cell.start + cell.seconds - 0.001)
     return f"{jobs}{'&' if '?' in jobs else '?'}since={since}&until={until}"
 
 
 def sparkline(history: Sequence[int]) -> str:
-    """The path of an SVG with a bar for each part of the history."""
+    """Return an SVG path with a bar for each part of the history."""
     most = max(history, default=0)
     if not most:
         return ""
@@ -204,19 +203,19 @@ def sparkline(history: Sequence[int]) -> str:
 
 
 class Spark(Struct, frozen=True):
-    """A small chart beside a name: the paths of its bars, and its numbers for people."""
+    """A sparkline: the paths of its bars, and its numbers as text."""
 
     done: str
     failed: str
     text: str
-    #: The path of the last part, both outcomes together, if that has only begun.
+    #: The path of the last part, with both outcomes together, if it isn't over yet.
     begun: str = ""
 
 
 def spark(counts: Sequence[tuple[int, int]], *, begun: bool = False) -> Spark:
-    """The small chart of how many runs succeeded and failed in each part of the time.
+    """Return a sparkline of succeeded and failed runs in each part.
 
-    `begun` says that the last part is not over.
+    `begun` means that the last part isn't over yet.
     """
     most = max((good + bad for good, bad in counts), default=0)
     step = _SPARK_WIDTH / max(1, len(counts))
@@ -236,7 +235,7 @@ def spark(counts: Sequence[tuple[int, int]], *, begun: bool = False) -> Spark:
 
 
 def usage_spark(percents: Sequence[float | None]) -> Spark:
-    """The small chart of the processor time of a worker, in per cent of one processor."""
+    """Return a sparkline of a worker's CPU usage, in percent of one processor."""
     known = [value for value in percents if value is not None]
     text = f"CPU in the last ten minutes, at most {round(max(known, default=0.0)):,} %"
     return Spark(sparkline([round((value or 0.0) * 10) for value in percents]), "", text)
@@ -247,16 +246,16 @@ class Throughput(Struct, frozen=True, kw_only=True):
 
     processed_count: int
     failed_count: int
-    #: How many seconds of the ten minutes are known.
+    #: Number of seconds, of the ten minutes, for which there is data.
     seen: float
     plot: Plot
 
 
 def throughput(samples: Sequence[Sample], now: float, *, report: Report | None = None, jobs: str = "") -> Throughput:
-    """The chart of the ten minutes before `now`, in Unix seconds. Failed jobs stand on top of succeeded ones.
+    """Return the chart of the ten minutes before `now` (Unix seconds), with failed jobs on top of succeeded ones.
 
-    `report` is the journal's of the last hour: the time before the first sample is taken from it. `jobs` is the address
-    of the jobs behind a bar.
+    `report` is the journal's report of the last hour, used for the time before the first sample. `jobs` is the URL of
+    the jobs behind a bar.
     """
     end = now // BAR * BAR + BAR
     if report is not None:
@@ -286,9 +285,9 @@ def throughput(samples: Sequence[Sample], now: float, *, report: Report | None =
 
 
 def _samples_before(samples: Sequence[Sample], report: Report, start: float, now: float) -> list[Sample]:
-    """What the journal counted from `start` to the first of the samples, as samples: one for each cell of the report.
+    """Return the journal's counts from `start` until the first sample, as one sample per cell of the report.
 
-    Of the cell in which the first sample begins it is what the samples do not have.
+    The cell that contains the start of the first sample only counts what the samples don't.
     """
     first = samples[0].at - samples[0].span if samples else now
     found = []
@@ -308,7 +307,7 @@ def _samples_before(samples: Sequence[Sample], report: Report, start: float, now
 
 
 def _bars_of(sample: Sample, end: float) -> list[tuple[int, float]]:
-    """The bars that a sample covers, counted from the left, each with the part of the sample in it."""
+    """Yield the bars that a sample covers, numbered from the left, with the fraction of the sample in each."""
     start = sample.at - sample.span
     first, last = (int((at - end) // BAR) + BARS for at in (start, sample.at))
     found = []

@@ -1,4 +1,4 @@
-"""The facets beside a list of jobs: its names, each with its number of jobs and the address that lists only those."""
+"""The facets next to a list of jobs: names with the number of their jobs, and links that list only those."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -9,27 +9,29 @@ from palermo.core.topology import worker_of
 from palermo.views.filter import JobFilter
 from palermo.webui.filters import ListFilter
 
-#: The most names of a facet that are shown, those with the most jobs.
+#: Maximum number of names shown in a facet, those with the most jobs.
 MOST = 6
 
 
 class Facet(NamedTuple):
-    """One condition of a filter, with the names that it may have here."""
+    """One condition of a filter, with its possible names here."""
 
     condition: str
-    #: Each name with its number of jobs and the query of the address that lists only these.
+    #: Each name with its number of jobs and the URL query that lists only these.
     names: list[tuple[str, int, str]]
-    #: How many names more there are.
+    #: Number of names that aren't shown.
     more: int
 
 
 def facets(asked: ListFilter[JobFilter], counts: Mapping[str, Counter[str]]) -> list[Facet]:
-    """The facets that narrow a list: those of which it has several names. `counts` are of the jobs that it has."""
+    """Return the facets that can narrow a list, which have more than one name. `counts` are those of the listed
+    jobs.
+    """
     found = []
     for condition, names in counts.items():
         known = [(name, number) for name, number in names.most_common() if name]
         if len(known) > 1:
-            # The name of a worker stands for all its slots, and a state is a word.
+            # A worker's name stands for all its slots, and a state is a fixed word.
             only = str if condition in ("worker", "state") else exactly
             shown = [(name, number, asked.having(**{condition: only(name)})) for name, number in known[:MOST]]
             found.append(Facet(condition, shown, len(known) - len(shown)))
@@ -37,7 +39,7 @@ def facets(asked: ListFilter[JobFilter], counts: Mapping[str, Counter[str]]) -> 
 
 
 def count_names(rows: Iterable[tuple[tuple[str, ...], int]], conditions: tuple[str, ...]) -> dict[str, Counter[str]]:
-    """The number of jobs by condition and name. Each row has the names of its jobs, by condition, and their number."""
+    """Count jobs by condition and name. Each row has the names of its jobs by condition, and their number."""
     found: dict[str, Counter[str]] = {condition: Counter() for condition in conditions}
     for names, number in rows:
         for condition, name in zip(conditions, names, strict=True):

@@ -1,9 +1,9 @@
-"""Numbers, times and JSON in the pages' format. The functions for numbers and times are template filters.
+"""Formats numbers, times and JSON for the pages. Most functions are template filters.
 
-Ages are relative to this process's clock, `now`. The instants come from other machines: the publisher's when a job
-was enqueued, the worker's when it started or failed. An age is never negative. A past event more than a minute in
-the future was timed by a clock that is ahead, and the pages say so instead of showing an age. Only `due` formats
-instants that are in the future. The pages' script keeps the same rule.
+Ages are relative to this process's clock, `now`, but instants come from other machines: the publisher's clock when a
+job was enqueued, and the worker's when it started or failed. An age is never negative. For a past event that is more
+than a minute in the future, the pages say that its clock is ahead. Only `due` formats future instants. The pages'
+script follows the same rules.
 """
 
 import hashlib
@@ -20,33 +20,33 @@ from palermo.contract.rows import MAX_SHOWN
 from palermo.core.text import count as plural
 from palermo.webui import tuning
 
-# A string may end at the end of the whole text, where it was cut. Otherwise the search would begin again at each quote
+# A string may end at the end of the text, where the text was cut. Otherwise the search would start again at each quote
 # in it.
 _TOKEN = re.compile(
     r'(?P<key>"(?:[^"\\]|\\.)*")(?=\s*:)|(?P<text>"(?:[^"\\]|\\.)*(?:"|\\?\Z))|(?P<number>-?\d[\d.eE+-]*)|(?P<word>true|false|null)'
 )
 
-#: A list or an object stays on one line if the line has at most this many characters.
+#: Maximum number of characters of a list or object on one line.
 _SHORT = 72
 
 
-#: Names with more characters than this may be broken into lines, where a part of them ends: behind one of . _ : / -, or
-#: before a capital letter.
+#: Names with more characters than this may be broken into lines at the end of a part: after one of . _ : / -, or before
+#: a capital letter.
 _LONG_NAME, _PART_END = 20, re.compile(r"(?<=[._:/-])(?![._:/-])|(?<=[a-z0-9])(?=[A-Z])")
 
 
 def name(text: str) -> Markup:
-    """A name of a job or an error. A browser breaks a long one into lines between its parts, not within a word."""
+    """Return the name of a job or error. Browsers may break a long one between its parts."""
     return Markup("<wbr>").join(_PART_END.split(text) if len(text) > _LONG_NAME else [text])
 
 
 def count(number: int | None) -> str:
-    """`12,345`; a dash for None."""
+    """Format a number as `12,345`, or a dash for None."""
     return "–" if number is None else f"{number:,}"
 
 
 def rate(jobs_per_second: float | None) -> str:
-    """Jobs per second, with the significant digits."""
+    """Format jobs per second with the significant digits."""
     if jobs_per_second is None:
         return "–"
     if jobs_per_second == 0:
@@ -57,7 +57,7 @@ def rate(jobs_per_second: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """`3 min 12 s`: two units at most. The pages' script writes it the same way."""
+    """Format seconds with at most two units: `3 min 12 s`. The pages' script does the same."""
     if seconds is None:
         return "–"
     whole = max(0, int(seconds))
@@ -71,7 +71,7 @@ def duration(seconds: float | None) -> str:
 
 
 def as_unit(value: float | None, unit: str) -> str:
-    """A number of a chart, in the unit of its plot."""
+    """Format a chart's number in the unit of its plot."""
     if value is None:
         return "–"
     match unit:
@@ -86,7 +86,7 @@ def as_unit(value: float | None, unit: str) -> str:
 
 
 def took(seconds: float | None) -> str:
-    """A duration that may be less than a second: `12 ms`, `1.5 s`."""
+    """Format a duration that may be less than a second: `12 ms`, `1.5 s`."""
     if seconds is not None and 0 < seconds < 0.01:
         return f"{seconds * 1000:.2g} ms"
     if seconds is not None and 0 <= seconds < 10:
@@ -95,7 +95,7 @@ def took(seconds: float | None) -> str:
 
 
 def moment(instant: str) -> datetime | None:
-    """The instant in a row's text, in UTC; None if it is not an instant, or one before year 1 or after year 9999."""
+    """Parse an instant in a row as UTC; None if it is invalid or outside of the years 1 to 9999."""
     try:
         read = datetime.fromisoformat(instant)
         return (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
@@ -104,13 +104,13 @@ def moment(instant: str) -> datetime | None:
 
 
 def since(instant: str | None, now: datetime) -> float | None:
-    """Seconds from the instant of a row to `now`."""
+    """Return the seconds from a row's instant to `now`."""
     at = moment(instant) if instant else None
     return None if at is None else (now - at).total_seconds()
 
 
 def ago(instant: str, now: datetime) -> str:
-    """`3 min ago`, of an instant of the past."""
+    """Format a past instant: `3 min ago`."""
     seconds = since(instant, now)
     if seconds is None:
         return instant
@@ -120,13 +120,13 @@ def ago(instant: str, now: datetime) -> str:
 
 
 def due(instant: str, now: datetime) -> str:
-    """`in 2 h`, of an instant at which something is due; `3 min ago` once it is over."""
+    """Format the instant at which something is due: `in 2 h`, or `3 min ago` once it has passed."""
     seconds = since(instant, now)
     return ago(instant, now) if seconds is None or seconds > -1 else f"in {_short(-seconds)}"
 
 
 def elapsed(instant: str, now: datetime) -> str:
-    """`3 min 12 s`: the time since this instant."""
+    """Format the time since an instant: `3 min 12 s`."""
     seconds = since(instant, now)
     return _ahead(seconds) if seconds is not None and seconds < -tuning.MINUTE else duration(seconds)
 
@@ -136,22 +136,22 @@ def _ahead(seconds: float) -> str:
 
 
 def _short(seconds: float) -> str:
-    """A duration with one unit."""
+    """Format a duration with one unit."""
     return " ".join(duration(seconds).split()[:2])
 
 
 def absolute(instant: str) -> str:
-    """`2026-11-21 09:03:12 UTC`."""
+    """Format an instant: `2026-11-21 09:03:12 UTC`."""
     at = moment(instant)
     return instant if at is None else at.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def element_key(name: str) -> str:
-    """A short text for the id of a page's element, which stands for this name, whatever is in it."""
+    """Return a short key for element ids that stands for this name, whatever characters it contains."""
     return hashlib.blake2b(name.encode(), digest_size=6).hexdigest()
 
 
-#: What the pages call an action whose name in the journal is not plain by itself.
+#: Displayed names of actions whose names in the journal aren't clear on their own.
 _ACTIONS = {
     "put recurring": "save recurring job",
     "remove recurring": "remove recurring job",
@@ -203,7 +203,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
 
 
 class PrettyJson(Struct, frozen=True):
-    """The text of a value, whole and in pieces of (kind, text). The kind is "" for text without a colour."""
+    """The text of a value, as a whole and in pieces of (kind, text). The kind is "" for text without a colour."""
 
     text: str
     #: Whether the text was too long and was cut.
@@ -221,7 +221,7 @@ class PrettyJson(Struct, frozen=True):
 
 
 def pretty_json(value: Any) -> PrettyJson:
-    """The value as indented JSON, with short lists and objects on one line."""
+    """Return the value as indented JSON, with short lists and objects on one line."""
     text = _written(value, 0)
     return PrettyJson(text[:MAX_SHOWN], len(text) > MAX_SHOWN)
 

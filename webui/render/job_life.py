@@ -1,6 +1,6 @@
 """The timeline of a job on its page: its steps in order, its runs, and its origin.
 
-The steps come from the journal if it has records of the job, else from the job's headers. The runs come from both.
+The steps come from the journal if it has records of the job, otherwise from the job's headers. The runs come from both.
 """
 
 from collections.abc import Container, Sequence
@@ -21,31 +21,31 @@ from palermo.history.index import Index
 from palermo.webui.render.formats import moment, took
 from palermo.webui.state.job import FoundJob
 
-#: A run during which its worker died: the worker's id, and when the run started, ISO 8601.
+#: A run during which its worker died: the worker's id, and the run's start in ISO 8601.
 FatalRun = tuple[str, str | None]
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """One step of a job."""
+    """A step of a job."""
 
     title: str
-    #: ISO 8601; None if it is not known.
+    #: ISO 8601, if known.
     at: str | None = None
     detail: str = ""
     #: good, bad or "".
     outcome: str = ""
-    #: Seconds since the step before, if both instants are known.
+    #: Seconds since the previous step, if both times are known.
     took: float | None = None
-    #: Whether the step still continues: the page then shows its duration, not its instant.
+    #: Whether the step is still in progress, so that the page shows its duration instead of its time.
     counting: bool = False
     #: Whether it is in the future.
     due: bool = False
 
 
 def timeline(job: FoundJob, life: Sequence[Row] = (), dead: Container[FatalRun] = ()) -> list[Event]:
-    """The steps of a job, oldest first. The last is its current state. `life` contains the journal's records of it.
+    """Return the steps of a job, oldest first, up to its current state. `life` contains the journal's records of it.
 
-    `dead` has the runs during which their workers died.
+    `dead` contains the runs during which their workers died.
     """
     events = _events_of_journal(job, life, dead) if life else _events_of_headers(job)
     match job.state:
@@ -68,7 +68,7 @@ def timeline(job: FoundJob, life: Sequence[Row] = (), dead: Container[FatalRun] 
 
 
 def final_state(life: Sequence[Row]) -> str | None:
-    """The final state of the job in the journal: done, failed, discarded or cancelled; None if it may continue."""
+    """Return the job's final state in the journal: done, failed, discarded or cancelled; None if it may continue."""
     done = set[str]()
     for row in reversed(life):
         if row["kind"] == "action" and row["outcome"] == "done":
@@ -77,22 +77,22 @@ def final_state(life: Sequence[Row]) -> str | None:
             state = STATE_OF.get(row["kind"]) if RUN_ENDS[row["kind"]] else None
             if state is None and _CANCELLED in done:
                 return "cancelled"
-            # The record of an action is written a moment after the action. The new run may have ended before.
+            # An action is recorded a moment later, when the new run may already have ended.
             return (
                 ("discarded" if "discard" in done else None) if state == "failed" and done & _LEAVES_FAILED else state
             )
     return "cancelled" if _CANCELLED in done else None
 
 
-#: The actions that take a job out of the failed.
+#: The actions that remove a job from the failed jobs.
 _LEAVES_FAILED = {"requeue", "discard"}
 
-#: The action that removes a scheduled job, so that no worker records its end.
+#: The action that removes a scheduled job, whose end no worker records.
 _CANCELLED = "cancel scheduled"
 
 
 def _events_of_journal(job: FoundJob, life: Sequence[Row], dead: Container[FatalRun]) -> list[Event]:
-    """The steps from the journal's records."""
+    """Return the steps from the journal's records."""
     events: list[Event] = []
     if life[0]["kind"] not in (RecordKind.ENQUEUED, RecordKind.FIRED) and job.row:
         events.append(Event(title="Enqueued", at=job.row["created_at"], detail=f"to {job.queue}"))
@@ -108,7 +108,7 @@ def _events_of_journal(job: FoundJob, life: Sequence[Row], dead: Container[Fatal
             events += _death(begun, dead)
             begun = None
         if kind in RUN_ENDS and row["took"] is not None and started != run:
-            # The run ended before the record of its start was stored.
+            # The run ended before its start was recorded.
             events.append(Event(title="Started", at=_before(row["at"], row["took"]), detail=_at(row)))
             started = run
         if kind == RecordKind.STARTED:
@@ -120,7 +120,7 @@ def _events_of_journal(job: FoundJob, life: Sequence[Row], dead: Container[Fatal
 
 
 def _death(begun: Row, dead: Container[FatalRun]) -> list[Event]:
-    """The step that the worker of a run has died, if it has; `begun` is the record of the run's start."""
+    """Return the step that the worker of a run has died, if so. `begun` is the record of the run's start."""
     worker = worker_of(begun["worker"] or "")
     if (worker, begun["at"]) not in dead:
         return []
@@ -186,7 +186,7 @@ def _before(at: str | None, seconds: float) -> str | None:
 
 
 def _events_of_headers(job: FoundJob) -> list[Event]:
-    """The steps from the job's headers."""
+    """Return the steps from the job's headers."""
     row = job.row or {"created_at": None, "attempts": (), "worker": None}
     begin = Event(title="Enqueued", at=row["created_at"], detail=f"to {job.queue}" if job.queue else "")
     failed = [
@@ -212,14 +212,14 @@ def _with_durations(events: list[Event]) -> list[Event]:
     for before, event in pairwise(events):
         start, end = (moment(each.at) if each.at else None for each in (before, event))
         seconds = (end - start).total_seconds() if start and end and not event.counting else None
-        # One side has whole seconds, the other milliseconds, so the difference can be negative.
+        # One time has whole seconds and the other milliseconds, so the difference may be negative.
         timed.append(replace(event, took=None if seconds is None or seconds <= 0 else seconds))
     return timed
 
 
-# -- the runs: one row for each that ended
+# -- the runs: one row for each that has ended
 
-#: The states of runs after which the job simply waits again, in a word.
+#: The states of runs after which the job just waits again, in a word.
 _WAITS_AGAIN = {
     RecordKind.SNOOZED: "snoozed",
     RecordKind.RELEASED: "released",
@@ -228,23 +228,23 @@ _WAITS_AGAIN = {
 
 
 class AttemptRow(Struct, frozen=True, kw_only=True):
-    """One run of a job."""
+    """A run of a job."""
 
     number: int | None
     #: How it ended: done, failed, discarded, cancelled, snoozed, released, or running.
     state: str
     error: str = ""
-    #: The error's text, or why it was discarded or who cancelled it.
+    #: The error's text, why it was discarded, or who cancelled it.
     message: str = ""
     #: ISO 8601.
     ended_at: str | None = None
-    #: Seconds that it ran.
+    #: Duration of the run in seconds.
     took: float | None = None
     worker: str | None = None
 
 
 def attempts(job: FoundJob, life: Sequence[Row]) -> list[AttemptRow]:
-    """The runs of a job, newest first; a run without journal records has only its error."""
+    """Return the runs of a job, newest first. A run without journal records has only its error."""
     rows = [_recorded(row) for row in life if row["kind"] in RUN_ENDS]
     known = {row.number for row in rows if row.state == "failed"}
     rows += [
@@ -261,7 +261,7 @@ def attempts(job: FoundJob, life: Sequence[Row]) -> list[AttemptRow]:
     if job.state == "running":
         number = max((row.number or 0 for row in rows), default=0) + 1
         rows.append(AttemptRow(number=number, state="running", worker=job.worker))
-    # For equal numbers the later run comes first: a requeued run has the number of the next one.
+    # For equal numbers the later run comes first: a requeued run has the same number as the next one.
     return sorted(rows, key=lambda row: row.number or 0)[::-1]
 
 
@@ -280,23 +280,23 @@ def _recorded(row: Row) -> AttemptRow:
     )
 
 
-# -- the origin: parent, event or recurring job; the children, and the jobs that ran it again
+# -- the origin: parent, event or recurring job; the children; and the jobs that ran it again
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """What made a job; a field is empty if it is not that, or not known."""
+    """What created a job. Fields that don't apply or are unknown are empty."""
 
     #: The name of the recurring job.
     recurring: str = ""
-    #: The topic and the id of the event.
+    #: The topic and id of the event.
     topic: str = ""
     event: str = ""
-    #: The id of the job that enqueued it, or published its event, while it ran.
+    #: The id of the job that enqueued it or published its event.
     parent: str = ""
 
 
 def origin_of(message: Message | None, row: Row | None, life: Sequence[Row]) -> Origin:
-    """The origin of a job, from its headers, from its row, and from the journal's records of it."""
+    """Return the origin of a job, from its headers, its row and the journal's records."""
     extra = {} if message is None else message.extra
     fired = next((step.get("name") for step in life if step["kind"] == RecordKind.FIRED), None)
     name = extra.get(RECURRING) or fired
@@ -310,7 +310,7 @@ def origin_of(message: Message | None, row: Row | None, life: Sequence[Row]) -> 
 
 
 def children_of(index: Index, id: str, *, limit: int) -> list[Row]:
-    """The jobs that a job enqueued, each from the journal's newest record, newest first."""
+    """Return the jobs that a job enqueued, from the journal's newest record of each, newest first."""
     return [
         {
             "id": each.id,
@@ -324,7 +324,7 @@ def children_of(index: Index, id: str, *, limit: int) -> list[Row]:
 
 
 def again_of(id: str, life: Sequence[Row]) -> tuple[str, list[str]]:
-    """The job that this one runs again, "" if it runs none, and the jobs that run this one again."""
+    """Return the job that this one runs again, or "", and the jobs that run this one again."""
     before, after = "", list[str]()
     for row in life:
         if row["kind"] != "action" or row["action"] != "run again" or row["outcome"] != "done":

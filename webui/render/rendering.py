@@ -1,6 +1,6 @@
-"""Renders pages from templates, with their navigation, and redirects with a message that the next page shows.
+"""Renders pages from templates with their navigation, and redirects with a message for the next page.
 
-A signed cookie carries the message.
+The message is in a signed cookie.
 """
 
 import hashlib
@@ -30,19 +30,20 @@ from palermo.webui.state.tab_counts import tab_counts
 _HERE = Path(__file__).parents[1]
 TEMPLATES, STATIC = _HERE / "templates", _HERE / "static"
 
-#: Data from jobs is text: never use `|safe` on anything that came from outside.
+#: Data from jobs is text: never use `|safe` on anything from outside.
 environment = Environment(
     loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
 environment.filters.update(formats.FILTERS)
 
-#: The cookie with the message of the last form, and its maximum size in bytes: browsers drop cookies above 4 KiB.
+#: The cookie with the message of the last form, and its maximum size in bytes, because browsers drop cookies above 4
+#: KiB.
 COOKIE = "palermo_message"
 _MAX_TEXT = 2_500
 
 
 class Entry(NamedTuple):
-    """One page in the navigation."""
+    """A page in the navigation."""
 
     route: str
     title: str
@@ -50,7 +51,7 @@ class Entry(NamedTuple):
     key: str
 
 
-#: The navigation. The pages under More are those that not every installation uses.
+#: The navigation. Pages that not every installation uses are under More.
 NAVIGATION = (
     Entry("overview", "Overview", "o"),
     Entry("running", "Jobs", "j"),
@@ -69,7 +70,7 @@ MORE = (
     Entry("audit", "Audit", "a"),
 )
 
-#: The pages of jobs, a state each, and those of metrics. The first of each is the one in the navigation.
+#: The tabs of job pages by state, and of metrics pages. The first tab of each is the one in the navigation.
 JOB_TABS = (
     Entry("running", "Running", "j"),
     Entry("waiting", "Waiting", "b"),
@@ -80,19 +81,19 @@ JOB_TABS = (
 )
 METRIC_TABS = (Entry("statistics", "Statistics", "m"), Entry("job_classes", "Job classes", "n"))
 
-#: The entry of the navigation under which a page with tabs is.
+#: The navigation entry to which a page with tabs belongs.
 _UNDER = {entry.route: tabs[0].route for tabs in (JOB_TABS, METRIC_TABS) for entry in tabs}
 
 
 def page(
     request: Request, template: str, *, status: int = 200, headers: dict[str, str] | None = None, **context: Any
 ) -> HTMLResponse:
-    """A rendered template.
+    """Render a template.
 
     Besides its own context the template gets `visit`, `site`, `Role`, `path(route, **names)`, `static(file)`,
     `flashes`, `now`, `navigation` and `more`, `job_tabs` and `metric_tabs`, `under`, `failed_count`, `problem_count`,
-    `trouble` (what is wrong with the broker, or None), `suggestions` (for the search), `here` (this page's address) and
-    `asked` (the dialog to open). For forms there are `offers()` and `time_zones()`.
+    `trouble` (the broker's problem, or None), `suggestions` (for the search), `here` (this page's URL) and `asked` (the
+    dialog to open). For forms there are `offers()` and `time_zones()`.
     """
     visit: Visit | None = request.scope.get(VISIT)
     known: dict[str, Any] = {"status": status, "Role": Role, "now": datetime.now(UTC)}
@@ -118,11 +119,11 @@ def page(
 
 
 def path(request: Request, route: str, query: str | Mapping[str, str] = "", /, **names: str) -> str:
-    """The path of a page by the name of its route, as the browser must request it, and its query.
+    """Return a page's path by the name of its route, as seen by the browser, with a query.
 
-    Of the values of a query those that are empty are left out.
+    Empty values are omitted from the query.
     """
-    # The application's url_path_for would try its routes one after the other, for each link of a page.
+    # The application's url_path_for would try all routes for each link on a page.
     found = visit_of(request).site.routes[route]
     asked = (
         query
@@ -133,12 +134,12 @@ def path(request: Request, route: str, query: str | Mapping[str, str] = "", /, *
 
 
 def origin(request: Request) -> str:
-    """The scheme and the host of these pages as the browser wrote them: `https://jobs.example.com`."""
+    """Return the scheme and host of these pages as seen by the browser: `https://jobs.example.com`."""
     return f"{request.scope['scheme']}://{request.scope[HOST]}"
 
 
 def _here(request: Request) -> str:
-    """The address of this page without its dialog. After a form it is the overview's address."""
+    """Return this page's URL without its dialog; after a form, the overview's URL."""
     if request.method != "GET":
         return path(request, "overview")
     query = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "ask"])
@@ -146,12 +147,12 @@ def _here(request: Request) -> str:
 
 
 def static(request: Request, file: str) -> str:
-    """The path of a packaged file. It changes with the content, so browsers may cache the file for ever."""
+    """Return the path of a packaged file. It depends on the content, so browsers may cache the file for ever."""
     return f"{request.scope.get('root_path', '')}/static/{file}?v={_digest(file)}"
 
 
 def redirect(request: Request, to: str, message: str = "", *, level: str = "done") -> Response:
-    """Redirect to another page after a form. That page shows `message` once, at level done, note or error."""
+    """Redirect to another page after a form. That page shows `message` once, with the level done, note or error."""
     response = RedirectResponse(to, status_code=303)
     if message:
         visit = visit_of(request)
@@ -177,7 +178,7 @@ class Message(NamedTuple):
 
 
 def read_flash(request: Request) -> list[Message]:
-    """The message of the last form. Messages without our signature are ignored."""
+    """Return the message of the last form, if it has our signature."""
     visit = visit_of(request)
     found = cookies.unsealed(visit.site.secret, request.cookies.get(COOKIE, ""), "flash", visit.user.name)
     return [Message(*found)] if found else []

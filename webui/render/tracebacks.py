@@ -1,8 +1,8 @@
-"""Tracebacks and stacks for display, with the reader's own frames in front.
+"""Tracebacks and stacks for display, which emphasize the user's own frames.
 
-In a traceback, runs of library frames are folded. In the stack of a running job, the frames of the worker that
-called the job are folded. The text may come from an untrusted source. Lines that are not frames are returned as
-plain lines, and nothing is left out.
+In a traceback, sequences of library frames are folded. In the stack of a running job, the worker's frames that called
+the job are folded. The text may come from an untrusted source. Lines that aren't frames are returned as plain lines,
+and nothing is left out.
 """
 
 import re
@@ -18,13 +18,13 @@ _LIBRARY = re.compile(r"[/\\](site-packages|dist-packages)[/\\]|[/\\]lib[/\\]pyt
 
 
 class Frame(Struct, frozen=True):
-    """One frame of a traceback."""
+    """A frame of a traceback."""
 
     path: str
     line: int
     function: str
     source: tuple[str, ...] = ()
-    #: Whether the path looks like the reader's own code.
+    #: Whether the path looks like the user's own code.
     own: bool = True
 
     @property
@@ -37,7 +37,7 @@ class Frame(Struct, frozen=True):
 
 
 class Part(Struct, frozen=True):
-    """One displayed block: lines of text, an own frame, or a folded run of library frames."""
+    """A displayed block: lines of text, an own frame, or folded library frames."""
 
     #: text, final (the error itself), frame or folded.
     kind: str
@@ -46,7 +46,7 @@ class Part(Struct, frozen=True):
 
 
 def parts_of(traceback: str) -> list[Part]:
-    """The parts of a traceback, in order."""
+    """Return the parts of a traceback, in order."""
     parts: list[Part] = []
     library: list[Frame] = []
 
@@ -66,7 +66,7 @@ def parts_of(traceback: str) -> list[Part]:
 
 
 def _pieces(traceback: str) -> list[Frame | Part]:
-    # Each piece has a list of lines that grows in place: a trace of 100,000 lines must not copy them 100,000 times.
+    # Each piece has a list of lines that grows in place, so that a trace of 100,000 lines isn't copied 100,000 times.
     pieces: list[tuple[Frame | Part, list[str]]] = []
     in_frame = in_trace = False
     for line in traceback.rstrip("\n").split("\n"):
@@ -93,19 +93,19 @@ def _pieces(traceback: str) -> list[Frame | Part]:
 
 
 def _is_bridge(line: str) -> bool:
-    """Whether the line stands between two chained errors, or says that lines were left out."""
+    """Whether the line is between two chained errors, or says that lines were left out."""
     return line.startswith(("During handling of", "The above exception was", "Traceback (most recent", "…"))
 
 
 def _tidied(frame: Frame) -> Frame:
-    """The frame, with the indentation that all source lines share taken off."""
+    """Remove the indentation shared by all source lines of a frame."""
     indents = [len(line) - len(line.lstrip(" |")) for line in frame.source]
     shared = min(indents, default=0)
     return replace(frame, source=tuple(line[shared:] for line in frame.source))
 
 
 def _with_something_open(parts: list[Part]) -> list[Part]:
-    """The parts; if none is an own frame, the innermost library frame is shown unfolded."""
+    """If no part is an own frame, unfold the innermost library frame."""
     if any(part.kind == "frame" for part in parts):
         return parts
     for nth in range(len(parts) - 1, -1, -1):
@@ -116,9 +116,9 @@ def _with_something_open(parts: list[Part]) -> list[Part]:
     return parts
 
 
-# -- the stacks of a running job, as faulthandler or the module traceback writes them
+# -- the stacks of a running job, as written by faulthandler or the module traceback
 
-#: faulthandler writes no comma before "in", and no line of source.
+#: faulthandler writes no comma before "in", and no source line.
 _STACK_FRAME = re.compile(r'^ *File "(?P<path>[^"]*)", line (?P<line>\d+),? in (?P<function>.*)$')
 
 #: Matches the file of a worker's frame that calls a job, directly or through others of these.
@@ -127,25 +127,25 @@ _WORKER = re.compile(r"[/\\]palermo[/\\](worker[/\\]child[/\\]\w+|jobs[/\\]defin
 #: Matches the file of a frame of Python itself.
 _PYTHON = re.compile(r"[/\\]lib[/\\]python3(\.\d+)?[/\\](?!(site|dist)-packages[/\\])|^<frozen ")
 
-#: What faulthandler writes above a stack whose first frame is the innermost one.
+#: Written by faulthandler above a stack whose first frame is the innermost.
 _NEWEST_FIRST = "(most recent call first):"
 
 
 class Stack(Struct, frozen=True):
-    """The stack of one thread or task, the most recent call first."""
+    """The stack of a thread or task, innermost frame first."""
 
-    #: What stands above it; "" for nothing.
+    #: Its heading, or "".
     title: str
-    #: The frames of the job and of what it called.
+    #: The frames of the job and of functions that it called.
     job: tuple[Frame, ...]
-    #: The frames of the worker that called it.
+    #: The worker's frames that called the job.
     worker: tuple[Frame, ...] = ()
-    #: Lines that are no frames.
+    #: Lines that aren't frames.
     rest: tuple[str, ...] = ()
 
 
 def stacks_of(text: str) -> list[Stack]:
-    """The stacks in a text: first the job's own, then other threads that run its code, then those of the worker."""
+    """Return the stacks in a text: first the job's own, then other threads that run its code, then the worker's."""
     found: list[tuple[str, list[Frame], list[str]]] = []
     for line in text.splitlines():
         frame = _STACK_FRAME.match(line)
@@ -165,13 +165,13 @@ def stacks_of(text: str) -> list[Stack]:
 
 
 def _divided(title: str, frames: Sequence[Frame], rest: Sequence[str]) -> Stack:
-    """The stack, with the frames of the worker apart from those of the job."""
+    """Separate the worker's frames of a stack from those of the job."""
     newest_first = list(frames) if title.endswith(_NEWEST_FIRST) else list(frames)[::-1]
     border = next((nth for nth, frame in enumerate(newest_first) if _WORKER.search(frame.path)), None)
     job = newest_first[:border]
     worker = [] if border is None else newest_first[border:]
     if worker and all(_PYTHON.search(frame.path) for frame in job):
-        # A thread of the worker, which waits for something.
+        # a thread of the worker that waits for something
         job, worker = [], newest_first
     own = tuple(replace(frame, own=not _PYTHON.search(frame.path)) for frame in job)
     return Stack(title.removesuffix(_NEWEST_FIRST).rstrip(": "), own, tuple(worker), tuple(rest))

@@ -1,8 +1,8 @@
-"""The picture of a workflow's graph, as numbers for an SVG: its steps in layers from left to right, and its edges.
+"""The picture of a workflow as numbers for an SVG: its steps in layers from left to right, and its edges.
 
-The layer of a step is the longest path to it. An edge over several layers has a place in each of them. Sweeps by
-barycentres order the layers, and the order with the fewest crossings is kept, since a sweep may make more. Each place
-is then moved towards the middle of those before it. No script draws the picture, and no style sheet sizes it.
+A step's layer is the length of the longest path to it. An edge over several layers has a place in each. Barycentre
+sweeps order the layers, and the order with the fewest crossings is kept, since a sweep may increase them. Each place is
+then moved towards the middle of its predecessors. The picture needs no script and no style sheet.
 """
 
 from bisect import bisect_right, insort
@@ -14,41 +14,41 @@ from msgspec import Struct
 from palermo.contract.rows import Row
 from palermo.core.text import shorter
 
-#: The most steps, and edges, of a picture: beyond them a table by layers is easier to read.
+#: Maximum number of steps and edges in a picture; above that, a table by layers is easier to read.
 MOST_STEPS, MOST_EDGES = 300, 1_500
 
-#: The size of a box, and the distances between layers and between boxes; a long edge needs less room.
+#: The size of a box, and the distances between layers and between boxes. A long edge needs less space.
 BOX, HIGH = 160, 46
 _LAYER, _ROOM, _EDGE = 48, 14, 10
 
-#: The room around the picture; the most characters of a name.
+#: The margin of the picture, and the maximum number of characters of a name.
 _MARGIN, _NAME = 8, 18
 
-#: The most sweeps over all layers, forth and back; two that make nothing better are the last ones.
+#: Maximum number of sweeps over all layers, alternating in direction. Ends early after two without improvement.
 _SWEEPS = 8
 
-#: A place in a layer: a step, or an edge that passes through the layer.
+#: A place in a layer: a step, or an edge that passes through.
 _Place = str | tuple[str, str, int]
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """A step's box, with its left upper corner."""
+    """A step's box, with its upper left corner."""
 
     row: Row
     name: str
     x: float
     y: float
-    #: Of a map, the widths of the parts of its bar: members that ended well, failed, and run or wait in their queue.
+    #: For a map, the widths of its bar's parts: members that succeeded, that failed, and that are running or queued.
     bar: tuple[float, float, float] | None = None
 
 
 class Edge(Struct, frozen=True, kw_only=True):
-    """An edge: one cubic for each layer that it goes to."""
+    """An edge, with a cubic curve for each layer that it enters."""
 
     path: str
     #: How the step before must end: done, failed or over.
     when: str
-    #: Whether the step before is over.
+    #: Whether the step before has ended.
     over: bool
 
 
@@ -62,7 +62,7 @@ class WorkflowPicture(Struct, frozen=True, kw_only=True):
 
 
 def layers_of(steps: Sequence[Row]) -> dict[str, int]:
-    """The layer of each step by its name: the length of the longest path to it. A step names only earlier steps."""
+    """Return the layer of each step: the length of the longest path to it. Steps only depend on earlier ones."""
     found: dict[str, int] = {}
     for row in steps:
         found[row["name"]] = 1 + max((found.get(name, -1) for name, _ in before(row)), default=-1)
@@ -70,7 +70,7 @@ def layers_of(steps: Sequence[Row]) -> dict[str, int]:
 
 
 def before(row: Row) -> Iterator[tuple[str, str]]:
-    """The paths of the steps before a step, each once, and how it must end."""
+    """Yield the path of each step before a step, once, and how it must end."""
     prefix, slash, _ = row["name"].rpartition("/")
     seen = set[str]()
     for condition in row["after"]:
@@ -81,7 +81,7 @@ def before(row: Row) -> Iterator[tuple[str, str]]:
 
 
 def workflow_picture(steps: Sequence[Row]) -> WorkflowPicture | None:
-    """The picture of these steps; None if there are too many to see anything."""
+    """Return the picture of these steps; None if there are too many to be readable."""
     layers = layers_of(steps)
     edges = [(name, row["name"], when) for row in steps for name, when in before(row) if name in layers]
     if not steps or len(steps) > MOST_STEPS or len(edges) > MOST_EDGES:
@@ -120,7 +120,7 @@ _Links = dict[_Place, list[_Place]]
 
 
 def _columns(layers: Mapping[str, int], edges: Sequence[tuple[str, str, str]]) -> tuple[list[list[_Place]], _Links]:
-    """The places of each layer, and by place those that it is connected with in the layer before."""
+    """Return the places of each layer, and the connections of each place to the previous layer."""
     columns: list[list[_Place]] = [[] for _ in range(max(layers.values()) + 1)]
     for name, layer in layers.items():
         columns[layer].append(name)
@@ -137,7 +137,7 @@ def _columns(layers: Mapping[str, int], edges: Sequence[tuple[str, str, str]]) -
 
 
 def _ordered(columns: list[list[_Place]], links: _Links) -> list[list[_Place]]:
-    """The layers in the order of the sweep with the fewest crossings."""
+    """Return the layers in the order with the fewest crossings."""
     after: _Links = {place: [] for column in columns for place in column}
     for place, those in links.items():
         for each in those:
@@ -170,7 +170,7 @@ def _by_barycentre(fixed: list[_Place], column: list[_Place], links: _Links) -> 
 
 
 def _crossings(columns: Sequence[Sequence[_Place]], links: _Links) -> int:
-    """How often two edges cross."""
+    """Count the crossings of edges."""
     crossings = 0
     for first, second in pairwise(columns):
         at = {place: nth for nth, place in enumerate(first)}
@@ -184,7 +184,7 @@ def _crossings(columns: Sequence[Sequence[_Place]], links: _Links) -> int:
 
 
 def _straightened(columns: Sequence[Sequence[_Place]], links: _Links) -> dict[_Place, float]:
-    """The height of the middle of each place: as near as there is room to the middle of those before it."""
+    """Return the vertical middle of each place, as near as possible to the middle of its predecessors."""
     middles: dict[_Place, float] = {}
     for column in columns:
         wanted = []
@@ -194,7 +194,7 @@ def _straightened(columns: Sequence[Sequence[_Place]], links: _Links) -> dict[_P
         tops = [0.0]
         for upper, lower in pairwise(column):
             tops.append(tops[-1] + (_size(upper) + _size(lower)) / 2)
-        # Of all columns that keep the distances, the one whose places are as far above as below what they want.
+        # Of all columns that keep the distances, choose the one with equal deviations upwards and downwards.
         low = [want - top for want, top in zip(wanted, tops, strict=True)]
         shifts = _least_moved(low)
         middles |= {place: top + shift for place, top, shift in zip(column, tops, shifts, strict=True)}
@@ -202,7 +202,7 @@ def _straightened(columns: Sequence[Sequence[_Place]], links: _Links) -> dict[_P
 
 
 def _least_moved(wanted: Sequence[float]) -> list[float]:
-    """The nearest numbers to these of which none is less than the one before it."""
+    """Return the nearest non-decreasing numbers to these."""
     blocks: list[tuple[float, int]] = []
     for want in wanted:
         total, size = want, 1
@@ -225,7 +225,7 @@ def _path(
     left: Mapping[int, float],
     shift: float,
 ) -> str:
-    """The curve from a step to a later one, level where it passes the boxes of a layer."""
+    """Return the curve from a step to a later one, horizontal where it passes the boxes of a layer."""
     x, y = left[layers[first]] + BOX, middles[first] + shift
     parts = [f"M{x:g} {y:.1f}"]
     for layer in range(layers[first] + 1, layers[last] + 1):

@@ -1,7 +1,7 @@
-"""HTTP authentication by passwords and bearer tokens from a file of users. curl and browsers support it.
+"""HTTP authentication with passwords and bearer tokens from a users file, for programs and browsers.
 
-Guessing is slowed down only by the hash: two attempts at a time, about 50 ms each. Correct passwords are cached for
-ten minutes as keyed hashes, because a client with basic authentication sends its password with every request.
+Only the hash slows guessing down: two attempts at a time, about 50 ms each. Correct passwords are cached for ten
+minutes as keyed hashes, because clients with basic authentication send the password with every request.
 """
 
 import asyncio
@@ -24,27 +24,27 @@ from palermo.webui.site import Refused, User
 
 log = logging.getLogger("palermo.audit")
 
-#: The keys of the ASGI scope under which the guard stores the client's address, and our host as the browser wrote it.
+#: The ASGI scope keys under which the guard stores the client's address, and our host as seen by the browser.
 CLIENT, HOST = "palermo.client", "palermo.host"
 
-#: Number of hashes computed at a time, and maximum number that wait: each takes 64 MiB and about 50 ms.
+#: Maximum number of hashes computed at a time and waiting. Each takes 64 MiB and about 50 ms.
 _MAX_HASHING, _MAX_WAITING = 2, 32
 
 
 class FileAuthentication:
-    """Finds the user of a request in a file of users; an `Authenticate`."""
+    """Finds the user of a request in a users file; an `Authenticate`."""
 
     def __init__(self, path: str) -> None:
         """Raises SettingInvalid."""
         self._file = UserFile(path)
         self._key = secrets.token_bytes(32)
-        #: When each remembered password expires, by its keyed hash.
+        #: When each cached password expires, by keyed hash.
         self._verified: OrderedDict[bytes, float] = OrderedDict()
         self._hashing = asyncio.Semaphore(_MAX_HASHING)
         self._waiting = 0
 
     async def __call__(self, request: Request) -> User | None:
-        """The user; None without a secret or with a wrong one. Raises Refused (503) while too many attempts wait."""
+        """Return the user, or None without a valid secret. Raises Refused (503) if too many attempts are waiting."""
         scheme, _, value = request.headers.get("authorization", "").partition(" ")
         client = str(request.scope.get(CLIENT, ""))
         match scheme.lower():
@@ -69,13 +69,13 @@ class FileAuthentication:
         return await self.by_password(name, password, client) if colon else None
 
     def with_password(self, name: str) -> tuple[User, str] | None:
-        """The user of this name with the hash of their password, as the file holds them now."""
+        """Return the user with this name and their current password hash, if any."""
         return self._file.users().passwords.get(name)
 
     async def by_password(self, name: str, password: str, client: str) -> User | None:
-        """The user with this name and password, or None. `client` is the address, for the log.
+        """Return the user with this name and password, or None. `client` is the address, for the log.
 
-        Raises Refused (503) while too many attempts wait.
+        Raises Refused (503) if too many attempts are waiting.
         """
         users = self._file.users()
         user, hashed = users.passwords.get(name, (None, users.dummy_hash))

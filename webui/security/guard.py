@@ -1,7 +1,7 @@
-"""The guard: the ASGI middleware that checks every request before the application sees it.
+"""The guard: ASGI middleware that checks every request before the application sees it.
 
-It checks in this order: the address's encoding, sizes, the host, the origin, the user and the body. The first check
-that fails ends the request.
+It checks the URL's encoding, sizes, the host, the origin, the user and the body, in this order. The first failed check
+ends the request.
 """
 
 import logging
@@ -42,10 +42,10 @@ log = logging.getLogger("palermo.web")
 
 _UNEXPECTED = "an unexpected error occurred. See the server's log."
 
-#: Makes the response to a refused request: from the request, the status, the text and the headers.
+#: Creates the response to a refused request, from the request, status, text and headers.
 ErrorResponse = Callable[[Request, int, str, dict[str, str] | None], Response]
 
-#: Scripts, styles and data come from our pages only, and no other page may frame ours.
+#: Only our own pages may provide scripts, styles and data, or frame ours.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self';"
     " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -61,14 +61,14 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 
-#: In bytes. A name of 255 bytes has 765 bytes when encoded, and the filters of a page some hundreds.
+#: In bytes. An encoded name takes up to 765 bytes, and a page's filter some hundreds.
 MAX_ADDRESS, MAX_HEADERS = 8_192, 65_536
 
-#: For monitors, which have neither a host name nor a password. It answers only yes or no.
+#: For monitors, which have neither a host name nor a password. It only answers yes or no.
 HEALTH = "/healthz"
 
-#: For scrapers. A client with the token of the setting metrics_token can access this page under any host name, and no
-#: other page. Users with access to the pages can access it too.
+#: For scrapers. The token of the setting metrics_token gives access to this page only, under any host name. Users with
+#: access to the pages have access too.
 METRICS = "/metrics"
 
 #: The sign-in pages, which need no user.
@@ -81,18 +81,18 @@ class AccessRules(Struct, frozen=True, kw_only=True):
     """Who may send requests to the pages, and from where."""
 
     authenticate: Authenticate
-    #: The host names that requests may use, in addition to the loopback names.
+    #: The accepted host names, in addition to loopback names.
     hosts: Sequence[str] = ()
     #: The prefix that a proxy removes from every path.
     prefix: str = ""
-    #: Whether X-Forwarded-* headers are trusted.
+    #: Whether to trust X-Forwarded-* headers.
     trust_proxy: bool = False
-    #: The token that opens `/metrics`; "" for none.
+    #: The token for `/metrics`, or "".
     metrics_token: str = ""
 
 
 class Guard:
-    """Checks a request, finds its user, and answers its errors."""
+    """Checks a request, finds its user, and handles errors."""
 
     def __init__(self, app: ASGIApp, *, site: Site, rules: AccessRules, error_response: ErrorResponse) -> None:
         self._app = app
@@ -125,17 +125,17 @@ class Guard:
                 return
             await self._app(scope, await self._checked_body(request, receive), sending)
         except HTTPException as error:
-            # The headers may have Connection: close, because the rest of the body is not read.
+            # May contain Connection: close, because the rest of the body isn't read.
             headers = dict(error.headers or {})
             response = self._error_response(request, error.status_code, str(error.detail), headers)
             await response(scope, receive, sending)
-        except Exception:  # The edge of a request: every error becomes an answer.
+        except Exception:  # every error must become a response
             log.exception("request failed method=%s path=%s", scope["method"], scope["path"])
             if not started:
                 await self._error_response(request, 500, _UNEXPECTED, None)(scope, receive, sending)
 
     async def _refusal(self, request: Request) -> Response | None:
-        """Check the request and set its visit. Returns a response that ends it here, else None. Raises Refused."""
+        """Check the request and set its visit. Returns a response to end it here, or None. Raises Refused."""
         scope, headers, rules = request.scope, request.headers, self._rules
         root, path = split_path(scope)
         forwarded = forwarded_request(scope, headers, prefix=rules.prefix, trusted=rules.trust_proxy)
@@ -170,7 +170,7 @@ class Guard:
         return None
 
     def _is_open(self, path: str) -> bool:
-        """Whether this is a page for signing in, or a packaged file, which such a page needs."""
+        """Whether this is a sign-in page or a packaged file, which such a page needs."""
         return self._site.existing(SignIn) is not None and path.startswith((SIGN_IN, "/static/"))
 
     def _is_scraper(self, headers: Headers) -> bool:
@@ -195,7 +195,7 @@ class Guard:
             signs_in = self._site.existing(SignIn) is not None
             if signs_in and _is_navigation(request):
                 return _to_sign_in(request.scope)
-            # Browsers answer the challenge with a question of their own, and there is a form for that.
+            # Browsers react to the challenge with their own dialog, but there is a sign-in form.
             challenge = None if signs_in and "sec-fetch-mode" in request.headers else _CHALLENGE
             raise Refused(401, "sign in with a name and a password, or a bearer token.", challenge)
         if not isinstance(found, User | Response):
@@ -203,7 +203,7 @@ class Guard:
         return found
 
     async def _checked_body(self, request: Request, receive: Receive) -> Receive:
-        """Read and check the body of a request that changes something. Raises Refused."""
+        """Read and check the body of a request that makes changes. Raises Refused."""
         if request.method in SAFE:
             return receive
         headers = request.headers
@@ -217,7 +217,9 @@ class Guard:
 
 
 def _is_navigation(request: Request) -> bool:
-    """Whether a browser requests a page to show; programs, page scripts and API requests get 401 instead."""
+    """Whether a browser requests a page to display. Programs, scripts and API requests get 401 instead of a
+    redirect.
+    """
     headers = request.headers
     wants_page = headers.get("sec-fetch-mode", "navigate") == "navigate" and "text/html" in headers.get("accept", "")
     return request.method == "GET" and wants_page and "authorization" not in headers

@@ -1,8 +1,8 @@
-"""Access without users: only from this machine, as an administrator, and with the start-up token if one is set.
+"""Access without users: from this machine only, as an administrator, and with the start-up token if one is set.
 
-Requests of a proxy on this machine, and of its other users, also come from a loopback address. The token keeps them
-out: `palermo web` creates one when it starts, and prints it in the link. A browser keeps it in a cookie, programs
-send it as a bearer token.
+Requests from a proxy on this machine, and from its other users, also have a loopback address. The token keeps them out:
+`palermo web` creates it on start and prints it as part of the link. Browsers keep it in a cookie, and programs send it
+as a bearer token.
 """
 
 import hmac
@@ -18,7 +18,7 @@ from palermo.webui.security.cookies import cookie_of_port
 from palermo.webui.security.request import SAFE, forwarding_header, is_near
 from palermo.webui.site import LOCAL, Refused, User
 
-#: The parameter of the link that carries the token.
+#: The link's parameter with the token.
 PARAMETER = "token"
 
 _USERS = (
@@ -28,20 +28,21 @@ _USERS = (
 
 
 def new_token() -> str:
-    """A new token that cannot be guessed."""
+    """Return a new random token."""
     return secrets.token_urlsafe(32)
 
 
 class LocalAccess:
-    """Lets in requests from this machine only; an `Authenticate`."""
+    """Admits only requests from this machine; an `Authenticate`."""
 
     def __init__(self, token: str = "") -> None:
-        """Without a token, every program and user of this machine is admitted, including a proxy that adds no
-        headers."""
+        """Without a token, all programs and users of this machine are admitted, including a proxy that adds no
+        headers.
+        """
         self._token = token
 
     async def __call__(self, request: Request) -> User | Response:
-        """The local administrator, or a redirect if the request is the link with the token. Raises Refused."""
+        """Return the local administrator, or a redirect if the link with the token was followed. Raises Refused."""
         client = request.scope.get("client")
         if client and not is_near(client[0]):
             raise Refused(403, f"without users these pages are for this machine only. {_USERS}")
@@ -60,8 +61,8 @@ class LocalAccess:
             return LOCAL
         headers = {"WWW-Authenticate": 'Bearer realm="Palermo"'}
         if request.method == "GET" and request.headers.get("sec-fetch-site") == "cross-site":
-            # A browser that follows a link on another site sends no SameSite=Strict cookie. After a refresh that our
-            # own answer asks for, it does.
+            # After following a link from another site, browsers don't send SameSite=Strict cookies. After a refresh
+            # requested by our own response, they do.
             headers["Refresh"] = f"0; url={_here(request.scope)}"
         raise Refused(
             401,
@@ -74,7 +75,7 @@ class LocalAccess:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
     def _followed(self, request: Request) -> Response:
-        """A redirect to the same page without the token, so that no history and no Referer holds the token."""
+        """Redirect to the same page without the token, so that it isn't in the history or a Referer."""
         scope = request.scope
         response = RedirectResponse(_here(scope), status_code=303)
         response.set_cookie(
@@ -89,8 +90,8 @@ class LocalAccess:
 
 
 def _here(scope: Scope) -> str:
-    """The requested address, without the token."""
-    path = "/" + scope["raw_path"].decode("latin-1").lstrip("/")  # "//name" would mean another site
+    """Return the requested URL without the token."""
+    path = "/" + scope["raw_path"].decode("latin-1").lstrip("/")  # "//name" would be another site
     pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     query = urlencode([pair for pair in pairs if pair[0] != PARAMETER])
     return f"{path}?{query}" if query else path

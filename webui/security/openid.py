@@ -1,6 +1,6 @@
-"""Sign-in by an OpenID provider, with the authorization code flow and PKCE. authlib talks to the provider.
+"""Sign-in with an OpenID provider, using the authorization code flow with PKCE and authlib.
 
-The state for the round trip to the provider is in a signed cookie that expires after a few minutes.
+The state of a sign-in is in a signed cookie that expires after a few minutes.
 """
 
 from collections.abc import Mapping
@@ -17,15 +17,15 @@ from palermo.webui.site import Refused, Role, User, Visit
 
 _COOKIE = "palermo_openid"
 
-#: The claims that may name the user, in the order in which they are looked for.
+#: The claims that may contain the user's name, in order of preference.
 _NAMES = ("preferred_username", "email", "sub")
 
 
 class OpenIdProvider:
-    """The provider that the settings web_oidc_* name."""
+    """The provider in the settings web_oidc_*."""
 
     def __init__(self, settings: Settings, secret: bytes) -> None:
-        """Raises SettingInvalid if settings are missing or wrong, or authlib is not installed."""
+        """Raises SettingInvalid if settings are missing or wrong, or authlib isn't installed."""
         try:
             from authlib.integrations.starlette_client import OAuth
         except ModuleNotFoundError as error:
@@ -58,9 +58,9 @@ class OpenIdProvider:
         return self._issuer
 
     async def send_there(self, request: Request, visit: Visit, back: str, then: str) -> Response:
-        """A redirect to the provider, which sends the browser to the address `back`.
+        """Redirect to the provider, which redirects the browser to `back`.
 
-        `then` is the path that the user wants to see. Raises Refused (502) if the provider does not answer.
+        `then` is the path that the user requested. Raises Refused (502) if the provider doesn't answer.
         """
         state = request.scope["session"] = {"then": then}
         response: Response = await self._asked(self._app.authorize_redirect(request, back))
@@ -69,9 +69,9 @@ class OpenIdProvider:
         return response
 
     async def user(self, request: Request) -> tuple[User, str]:
-        """The user whom the provider sent back, and the path that they want to see.
+        """Return the user who comes back from the provider, and the path that they requested.
 
-        Raises Refused: 403 if the provider or a check refuses them, or they have no role; 502 if it does not answer.
+        Raises Refused: 403 if the provider or a check rejects them, or they have no role; 502 if it doesn't answer.
         """
         state = cookies.unsealed(self._secret, request.cookies.get(_name(request), ""), "openid") or {}
         request.scope["session"] = state
@@ -99,7 +99,7 @@ class OpenIdProvider:
         return User(name, max(roles))
 
     async def _asked(self, answer: Any) -> Any:
-        """What this coroutine of authlib returns, with its errors as answers for people. Raises Refused."""
+        """Await a coroutine of authlib, and convert its errors to readable ones. Raises Refused."""
         import httpx2
         from authlib.common.errors import AuthlibBaseError
         from joserfc.errors import JoseError
@@ -114,7 +114,7 @@ class OpenIdProvider:
 
 
 def _read_roles(pairs: tuple[str, ...]) -> list[tuple[str, Role]]:
-    """Each value of the claim with its role. Raises SettingInvalid."""
+    """Return each value of the claim with its role. Raises SettingInvalid."""
     found = []
     for pair in pairs:
         value, equals, role = pair.rpartition("=")

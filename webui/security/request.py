@@ -1,8 +1,8 @@
-"""The parts of a request that the guard checks: its path, host, origin, proxy headers and body.
+"""The parts of a request that the guard checks: path, host, origin, proxy headers and body.
 
-The server passes a path that is already decoded: a slash in a name looks like a slash between parts. So the guard
-rebuilds the path from the raw one, and leaves slashes in names of queues and ids of jobs encoded. The convertor
-`palermo` decodes each part after the route is found.
+The path passed by the server is already decoded, so slashes within names can't be recognized. Therefore the guard
+rebuilds it from the raw path, leaving slashes in queue names and job ids encoded. The convertor `palermo` decodes each
+part after the route is found.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from palermo.webui.site import Refused
 #: The names of this machine that no other site can have.
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
-#: The methods that change nothing.
+#: The methods without side effects.
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 #: `host` or `host:port`, without other parts of a URL, such as the user in `evil.example@127.0.0.1`.
 _AUTHORITY = re.compile(r"(?:\[([0-9a-f:.]+)\]|([\w.-]+))(?::[0-9]{0,5})?", re.IGNORECASE | re.ASCII)
 
-#: Headers that proxies add, besides those that begin with X-Forwarded.
+#: Headers added by proxies, besides those that begin with X-Forwarded.
 _FORWARDING = frozenset(
     {"forwarded", "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "cf-connecting-ip"}
 )
@@ -37,10 +37,10 @@ _FORWARDING = frozenset(
 #: A path prefix, such as /palermo.
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 
-#: Maximum body size, in bytes. Edited arguments and lists of ids fit; files are not accepted.
+#: Maximum size of a body in bytes, enough for edited arguments and lists of ids. Files aren't accepted.
 MAX_BODY = 2 * 1024 * 1024
 
-#: Maximum number of form fields. A page of jobs to choose from has a few hundred.
+#: Maximum number of form fields. A page for choosing jobs has a few hundred.
 MAX_FIELDS = 10_000
 
 FORM, JSON = "application/x-www-form-urlencoded", "application/json"
@@ -50,7 +50,7 @@ FORM, JSON = "application/x-www-form-urlencoded", "application/json"
 
 
 class NameConvertor(Convertor[str]):
-    """One part of a path that is a name, percent-encoded."""
+    """A percent-encoded name as one part of a path."""
 
     regex = "[^/]+"
 
@@ -65,7 +65,7 @@ register_url_convertor("palermo", NameConvertor())
 
 
 def split_path(scope: Scope) -> tuple[str, str]:
-    """The root under which the application is mounted, and the path in it, with `%` and `/` of names left encoded.
+    """Return the root under which the application is mounted, and the path below it with `%` and `/` in names encoded.
 
     Raises Refused (400).
     """
@@ -78,7 +78,7 @@ def split_path(scope: Scope) -> tuple[str, str]:
 
 
 def moved(root: str, path: str) -> dict[str, Any]:
-    """The path entries of a scope for this root and this path in the application."""
+    """Return the path entries of an ASGI scope for this root and path."""
     return {"root_path": root, "path": root + path, "raw_path": (quote(root) + quote(path, safe="/%")).encode()}
 
 
@@ -96,17 +96,17 @@ def _decoded(part: str) -> str:
         raise Refused(400, "the address is not UTF-8.") from None
 
 
-# -- the host, and whether another site's page made the browser send the request
+# -- the host, and whether the request was caused by another site's page
 
 
 def host_of(authority: str) -> str:
-    """The host in `host:port`, in lower case and without brackets; "" if the text is not valid."""
+    """Return the host of `host:port`, in lower case and without brackets; "" if the text is invalid."""
     found = _AUTHORITY.fullmatch(authority)
     return (found[1] or found[2]).lower().rstrip(".") if found else ""
 
 
 def is_allowed_host(host: str, names: Sequence[str]) -> bool:
-    """Whether requests for this host are for us; a name may be a pattern such as *.example.com, or * for all."""
+    """Whether a host is ours. Names may be patterns such as *.example.com, or * for all."""
     return any(fnmatchcase(host, name.lower()) for name in (*LOOPBACK_NAMES, *names))
 
 
@@ -128,15 +128,15 @@ def is_near(client: str) -> bool:
 
 
 def forwarding_header(headers: Headers) -> str:
-    """The first header that shows that a proxy forwarded the request, or ""."""
+    """Return the first header that shows that a proxy forwarded the request, or ""."""
     return next((name for name in headers if name in _FORWARDING or name.startswith("x-forwarded")), "")
 
 
 def is_cross_site(headers: Headers, host: str) -> bool:
-    """Whether another site's page may have made a request that changes something; `host` is our host with its port.
+    """Whether another site's page may have caused a request that makes changes. `host` is our host with its port.
 
-    Browsers send Sec-Fetch-Site or Origin, and each that is sent must be right. A request with a cookie and without
-    either header counts as cross-site, because only a browser that is too old to send them makes such a request.
+    Browsers send Sec-Fetch-Site or Origin, and each of them must be right if sent. A request with a cookie but without
+    either header counts as cross-site, because it must come from a browser too old to send them.
     """
     site, sent_from = headers.get("sec-fetch-site"), headers.get("origin")
     if site is None and sent_from is None:
@@ -147,7 +147,7 @@ def is_cross_site(headers: Headers, host: str) -> bool:
 
 
 def _authority(url: str) -> str:
-    """`host:port` of a URL, without the scheme's default port; "" for a text without a host, such as `null`."""
+    """Return a URL's `host:port` without the scheme's default port; "" if there is no host, as in `null`."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -158,15 +158,15 @@ def _authority(url: str) -> str:
     return shown if port in (None, {"http": 80, "https": 443}.get(parts.scheme)) else f"{shown}:{port}"
 
 
-# -- the request as the browser made it, behind a reverse proxy
+# -- the request as seen by the browser, in front of a reverse proxy
 
 
 class ForwardedRequest(NamedTuple):
-    """A request as the browser made it."""
+    """A request as seen by the browser."""
 
     #: The prefix that the proxy removed from the path.
     prefix: str
-    #: With its port, unless that is the scheme's default.
+    #: Includes the port unless it is the scheme's default.
     host: str
     scheme: str
     #: The client's address; "" if the request came over a socket without addresses.
@@ -174,9 +174,9 @@ class ForwardedRequest(NamedTuple):
 
 
 def forwarded_request(scope: Scope, headers: Headers, *, prefix: str, trusted: bool) -> ForwardedRequest:
-    """The request as the browser made it.
+    """Return the request as seen by the browser.
 
-    X-Forwarded-* headers count only from a trusted proxy, and only the last value of each, which that proxy wrote.
+    X-Forwarded-* headers are used only from a trusted proxy, and only their last values, which that proxy wrote.
     `prefix` is the configured prefix; X-Forwarded-Prefix replaces it.
     """
     client = scope.get("client")
@@ -193,7 +193,7 @@ def forwarded_request(scope: Scope, headers: Headers, *, prefix: str, trusted: b
 
 
 def check_prefix(text: str) -> str:
-    """The prefix without a slash at its end; "" for none. Raises ValueError if it is not a path."""
+    """Return the prefix without a trailing slash. Raises ValueError if it isn't a path."""
     prefix = text.rstrip("/")
     if prefix and (_PREFIX.fullmatch(prefix) is None or {".", ".."} & set(prefix.split("/"))):
         raise ValueError(f"{text!r} is not a path prefix; write, for example, /palermo")
@@ -214,15 +214,15 @@ def _scheme(headers: Headers) -> str:
 
 
 def _last(headers: Headers, name: str) -> str:
-    """The value that the nearest proxy wrote. It appends to the value that it received, which is untrusted."""
+    """Return the value written by the nearest proxy, which appends it to the untrusted value that it received."""
     return ",".join(headers.getlist(name)).rpartition(",")[2].strip()
 
 
-# -- the body, read as a whole, in bounded time and memory, before any code uses it
+# -- the body, read completely, in limited time and memory, before any code uses it
 
 
 async def read_body(receive: Receive, headers: Headers) -> bytes:
-    """The whole body. Raises Refused: 413 if it is too large, 408 if it is too slow or broken off."""
+    """Read the whole body. Raises Refused: 413 if it is too large, 408 if it is too slow or incomplete."""
     size = headers.get("content-length", "")
     if size.isdecimal() and int(size[:20]) > MAX_BODY:
         raise _too_large()
@@ -243,7 +243,7 @@ async def read_body(receive: Receive, headers: Headers) -> bytes:
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that first returns the body that was read, and then asks the real `receive`."""
+    """Return a `receive` that first returns the body, and then calls the real `receive`."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:
@@ -253,19 +253,19 @@ def replayed(body: bytes, receive: Receive) -> Receive:
 
 
 def media_type(headers: Headers) -> str:
-    """The media type of the body, without parameters; "" without a Content-Type."""
+    """Return the body's media type without parameters; "" without a Content-Type."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def check_media_type(headers: Headers, body: bytes, wanted: str) -> None:
-    """Raises Refused (415) if the Content-Type is not the wanted one. A request without a body may leave it out."""
+    """Raise Refused (415) if the Content-Type isn't `wanted`. A request without a body needs none."""
     given = media_type(headers)
     if given != wanted and (given or body):
         raise Refused(415, f"send {wanted}, not {given or 'a body without Content-Type'}.")
 
 
 def check_fields(body: bytes) -> None:
-    """Raises Refused (413) for a form with too many fields."""
+    """Raise Refused (413) for a form with too many fields."""
     if body.count(b"&") >= MAX_FIELDS:
         raise Refused(413, f"the form has more than {MAX_FIELDS:,} fields.")
 

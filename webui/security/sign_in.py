@@ -1,9 +1,9 @@
-"""Sign-in to the pages: by a file of users, by an OpenID provider, or by both.
+"""Sign-in to the pages with a users file, an OpenID provider, or both.
 
-A browser signs in once and then has a session. Programs send a password or a bearer token of the file with each
-request. A signed cookie contains the whole session; the server keeps only ended ones. So a session survives a
-restart if the setting web_secret is given, and every process with that secret accepts it. Signing out ends a session
-in the process that gets the request, and removes the cookie from the browser.
+A browser signs in once and then has a session. Programs send a password or a bearer token from the file with each
+request. A signed cookie contains the whole session, and the server stores only sessions that were ended. With the
+setting web_secret, sessions survive a restart, and are valid in every process with that secret. Signing out ends the
+session in the process that handles the request, and removes the cookie from the browser.
 """
 
 import secrets
@@ -25,36 +25,36 @@ _COOKIE = "palermo_session"
 
 
 class Session(Struct, frozen=True):
-    """One signed-in browser."""
+    """A signed-in browser."""
 
     id: str
     user: User
-    #: A keyed hash of the password with which it began; "" if an OpenID provider signed the user in.
+    #: A keyed hash of the password used to sign in; "" after a sign-in with an OpenID provider.
     stamp: str
 
 
 class Sessions:
-    """Begins sessions, finds them in requests, and ends them."""
+    """Starts, finds and ends sessions."""
 
     def __init__(self, secret: bytes, lifetime: float) -> None:
         """`lifetime` is in seconds."""
         self._secret = secret
         self._lifetime = lifetime
-        #: The ids of sessions that were ended before their time, the oldest first.
+        #: The ids of sessions that were ended early, oldest first.
         self._ended: OrderedDict[str, None] = OrderedDict()
 
     def stamp(self, password_hash: str) -> str:
-        """The stamp of a session that this password begins. It changes with the password."""
+        """Return the stamp of sessions started with this password. It changes with the password."""
         return cookies.signature(self._secret, "stamp", password_hash)
 
     def begin(self, request: Request, visit: Visit, response: Response, user: User, stamp: str = "") -> None:
-        """Begin a session, in a cookie of this response."""
+        """Start a session, in a cookie of this response."""
         fields = [secrets.token_urlsafe(12), user.name, user.role.word, time.time() + self._lifetime, stamp]
         value = cookies.sealed(self._secret, fields, "session")
         cookies.set_cookie(response, visit, _name(request), value, max_age=int(self._lifetime))
 
     def find(self, request: Request) -> Session | None:
-        """The request's session; None if it has none, or one that has ended or that this secret did not sign."""
+        """Return the request's session; None if there is none, it has ended, or it wasn't signed with this secret."""
         found = cookies.unsealed(self._secret, request.cookies.get(_name(request), ""), "session")
         if found is None:
             return None
@@ -64,7 +64,7 @@ class Sessions:
         return Session(id, User(name, Role.named(role)), stamp)
 
     def end(self, request: Request, visit: Visit, response: Response) -> None:
-        """End the request's session, if it has one, also for a copy of its cookie."""
+        """End the request's session if it has one. Copies of its cookie become invalid too."""
         session = self.find(request)
         if session is not None:
             self._ended[session.id] = None
@@ -88,11 +88,11 @@ class SignIn:
 
     @property
     def has_passwords(self) -> bool:
-        """Whether users of a file can sign in."""
+        """Whether there is a users file for signing in."""
         return self._users is not None
 
     async def __call__(self, request: Request) -> User | None:
-        """The user; None without a session or a secret, or with a wrong one. Raises Refused (503)."""
+        """Return the user, or None without a valid session or secret. Raises Refused (503)."""
         if "authorization" in request.headers:
             return await self._users(request) if self._users is not None else None
         session = self.sessions.find(request)
@@ -101,7 +101,7 @@ class SignIn:
         return self._known(session.user.name, session.stamp) if session.stamp else session.user
 
     async def by_password(self, request: Request, name: str, password: str) -> tuple[User, str] | None:
-        """The user with this password, and the stamp for their session. Raises Refused (503)."""
+        """Return the user with this password, and the stamp for their session. Raises Refused (503)."""
         if self._users is None:
             return None
         user = await self._users.by_password(name, password, str(request.scope.get(CLIENT, "")))
@@ -109,6 +109,8 @@ class SignIn:
         return (user, self.sessions.stamp(known[1])) if user is not None and known is not None else None
 
     def _known(self, name: str, stamp: str) -> User | None:
-        """The user of the file, whose role may have changed; None if the password has, or they are not there."""
+        """Return the user from the file with their current role; None if the user was removed or the password
+        changed.
+        """
         found = self._users.with_password(name) if self._users is not None else None
         return found[0] if found is not None and self.sessions.stamp(found[1]) == stamp else None

@@ -1,11 +1,11 @@
-"""The file of users: one line `name:role:secret` for each, and no secret can be read back from it.
+"""The users file, with one line `name:role:secret` per user. Secrets are stored only as hashes.
 
     alice:admin:$argon2id$v=19$m=65536,t=3,p=4$…
     deploy:operator:sha256:9f86d081884c7d65…
 
-A secret that begins with `$argon2` is the hash of a password, for basic authentication. A secret
-that begins with `sha256:` is the hash of a bearer token. Palermo makes the tokens from 256 random
-bits, which cannot be guessed, so they need no slow hash. Blank lines and lines with # are ignored.
+A secret that begins with `$argon2` is the hash of a password for basic authentication. One that begins with `sha256:`
+is the hash of a bearer token. Palermo generates tokens from 256 random bits, so they need no slow hash. Blank lines and
+lines with # are ignored.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from palermo.webui.site import Role, User
 
 log = logging.getLogger("palermo.web")
 
-#: Makes new hashes with the library's defaults: the second choice of RFC 9106, with 64 MiB.
+#: Hashes with the library's defaults, the second choice of RFC 9106 with 64 MiB.
 HASHER = PasswordHasher()
 
 _SHA256 = "sha256:"
@@ -37,15 +37,15 @@ class Users(Struct, frozen=True):
     passwords: Mapping[str, tuple[User, str]] = field(default_factory=dict)
     #: The user, by the token's hash.
     tokens: Mapping[str, User] = field(default_factory=dict)
-    #: A hash that fits no password. Checking an unknown name must take as long as checking a known one.
+    #: A hash that matches no password, so that checking an unknown name takes as long as checking a known one.
     dummy_hash: str = ""
 
 
 class UserFile:
-    """A file of users that is read again after a change."""
+    """A users file that is read again after a change."""
 
     def __init__(self, path: str) -> None:
-        """Raises SettingInvalid for a file that cannot be read or understood."""
+        """Raises SettingInvalid for a file that can't be read or is invalid."""
         self._path = Path(path)
         self._stamp = self._stat()
         if self._path.stat().st_mode & 0o007:
@@ -53,7 +53,7 @@ class UserFile:
         self._users = read(self._path)
 
     def users(self) -> Users:
-        """The users in the file now; while the file is not valid, the users from before."""
+        """Return the file's current users; while the file is invalid, the previous ones."""
         try:
             stamp = self._stat()
             if stamp != self._stamp:
@@ -72,7 +72,7 @@ class UserFile:
 
 
 def read(path: Path) -> Users:
-    """The users in a file. Raises SettingInvalid, which names the line but never its content."""
+    """Read the users in a file. Raises SettingInvalid, which names the line but never its content."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -101,18 +101,18 @@ def read(path: Path) -> Users:
 
 
 def password_line(name: str, role: Role, password: str, *, hasher: PasswordHasher = HASHER) -> str:
-    """The line for a user with a password."""
+    """Return the line for a user with a password."""
     return f"{name}:{role.word}:{hasher.hash(password)}"
 
 
 def token_line(name: str, role: Role) -> tuple[str, str]:
-    """A new bearer token, and the line for its user."""
+    """Return a new bearer token, and the line for its user."""
     token = secrets.token_urlsafe(32)
     return token, f"{name}:{role.word}:{_SHA256}{token_hash(token)}"
 
 
 def token_hash(token: str) -> str:
-    """The hash of a token, as the file holds it."""
+    """Return the hash of a token as stored in the file."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -133,7 +133,7 @@ def _hash(secret: str) -> str:
 
 
 def _dummy_hash(passwords: Mapping[str, tuple[User, str]]) -> str:
-    """The hash of a random password, as expensive to check as the most expensive one in the file."""
+    """Return the hash of a random password, as expensive to check as the most expensive one in the file."""
     known = (extract_parameters(each) for _, each in passwords.values())
     dearest = max(known, key=lambda each: each.memory_cost * each.time_cost, default=None)
     hasher = HASHER if dearest is None else PasswordHasher.from_parameters(dearest)

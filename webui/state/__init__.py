@@ -1,1 +1,1 @@
-"""The state that pages and API show: views of broker and journal that many requests share, listings, job search."""
+"""The state shown by pages and the API: views of broker and journal shared by many requests, listings, and search."""

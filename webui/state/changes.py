@@ -1,6 +1,6 @@
-"""The changes in a period, for the strip under charts: deaths of workers, deploys, new errors, and operators' actions.
+"""The changes in a period, shown below charts: deaths of workers, deploys, new errors, and operators' actions.
 
-They come from known data: the broker is not asked.
+They are based on known data, without asking the broker.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,32 +20,32 @@ from palermo.webui.site import Site
 from palermo.webui.state.deaths import deaths
 from palermo.webui.state.journal_views import JournalViews, journal_views
 
-#: Maximum number of changes shown, the newest, and of actions read for them.
+#: Maximum number of changes shown (the newest), and of actions read for them.
 MOST, _ACTIONS = 8, 50
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """One change, or several of the same kind in a row."""
+    """A change, or several consecutive ones of the same kind."""
 
-    #: Unix seconds, of the newest of them.
+    #: The time of the newest one in Unix seconds.
     at: float
     #: died, deployed, new error, or an action.
     kind: str
-    #: The worker, the release, the error, or what the action was about.
+    #: The worker, the release, the error, or the object of the action.
     what: str
-    #: The user, and the interface: web, cli or python.
+    #: The user and the interface: web, cli or python.
     by: str = ""
     source: str = ""
     times: int = 1
 
     @property
     def when(self) -> str | None:
-        """The instant, ISO 8601."""
+        """The time in ISO 8601."""
         return iso_instant(self.at)
 
 
 def changes(site: Site, since: float, until: float, deploys: Iterable[Deploy]) -> list[Change]:
-    """The newest changes between two instants, newest first; empty while the journal is being read."""
+    """Return the newest changes between two instants, newest first; empty while the journal is being read."""
     known = journal_views(site)
     if not known.ready:
         return []
@@ -61,7 +61,7 @@ def changes(site: Site, since: float, until: float, deploys: Iterable[Deploy]) -
 
 
 def _actions(known: JournalViews, since: float, until: float) -> Iterator[Change]:
-    """What operators have done."""
+    """Yield operators' actions."""
     for row in known.audit.page(AuditFilter(since=since, until=until), limit=_ACTIONS):
         if row["at"] and row["outcome"] in (None, "done") and row["action"] != "stack":
             jobs = count(row["count"], "job") if row["count"] else ""

@@ -8,9 +8,9 @@ from palermo.webui.state.live_state import LiveState
 
 
 def deaths(site: Site, *, since: float | None = None) -> list[WorkerLife]:
-    """The workers that ended without a record, latest first; with `since` only those last heard of since then.
+    """Return the workers that ended without a record, latest first. `since` limits when they were last heard from.
 
-    From known data: the broker is not asked. Empty while the journal is being read, or if it is off.
+    Based on known data, without asking the broker. Empty if the journal is off or still being read.
     """
     views, live = site.existing(JournalViews), site.existing(LiveState)
     snapshot = live.sampler.last if live is not None else None
@@ -21,6 +21,6 @@ def deaths(site: Site, *, since: float | None = None) -> list[WorkerLife]:
 
 
 def fatal_runs(site: Site, job: str) -> set[tuple[str, str | None]]:
-    """The runs of a job during which a worker died: the worker's id, and when the run started, ISO 8601."""
+    """Return the runs of a job during which a worker died: the worker's id, and the run's start in ISO 8601."""
     runs = ((life.id, run) for life in deaths(site) for run in life.last_jobs)
     return {(worker, iso_instant(run.started_at)) for worker, run in runs if run.id == job}

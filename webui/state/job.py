@@ -1,6 +1,6 @@
-"""One job for the pages and the API: its place, its status, and its result.
+"""One job for the pages and the API: its location, status and result.
 
-The search uses data that all pages share: the site's snapshot for workers, the site's index for failed jobs, and the
+The search uses data shared by all pages: the site's snapshot for workers, the site's index for failed jobs, and the
 cached listings for scheduled ones; for jobs in queues it uses palermo.client.status. It may miss a job, and changes
 nothing. Hidden values in arguments and results are masked.
 """
@@ -30,71 +30,71 @@ from palermo.webui.state.journal_views import JournalViews
 from palermo.webui.state.live_state import LiveState, live_state, running_jobs
 from palermo.webui.state.scheduled_view import scheduled_view
 
-#: An empty row. The worker's report of a running job replaces a part of it.
+#: An empty row. The worker's report of a running job replaces part of it.
 _UNKNOWN: dict[str, Any] = dict.fromkeys(JobRow.__annotations__) | {"attempts": [], "headers": {}}
 
-#: Headers that the page of a job shows elsewhere, or that may hold arguments.
+#: Headers that a job's page shows elsewhere, or that may contain arguments.
 _SHOWN_ELSEWHERE = {
     *("id", "job-class", "queue", "preview", "arguments", "exception-class", "exception-message", "stack-trace"),
 }
 
 
-#: The records after which a job is over, and is not put into a queue again.
+#: The records after which a job is finished and can't be requeued.
 _FOR_GOOD = frozenset({RecordKind.SUCCEEDED, RecordKind.DISCARDED, RecordKind.CANCELLED})
 
 
 class FoundJob(Struct, frozen=True, kw_only=True):
-    """One job: where it is, and what is known of it."""
+    """One job: where it is, and other known details."""
 
     id: str
-    #: pending, cancelled, scheduled, retrying, running, failed, or "" if it was not found.
+    #: pending, cancelled, scheduled, retrying, running, failed, or "" if it wasn't found.
     state: str
-    #: When it is due, ISO 8601, if it waits for that; None for a job that waits in its queue.
+    #: When it is due in ISO 8601, if it is waiting for that time.
     due: str | None = None
-    #: Its row as in listings; None if the job itself was never seen.
+    #: Its row as in listings; None if no data of the job itself was found.
     row: Row | None = None
     name: str | None = None
     queue: str | None = None
-    #: The worker that runs it, or on which it failed last.
+    #: The worker that is running it, or on which it last failed.
     worker: str | None = None
-    #: Whether that worker does not answer; it was running the job when it last answered.
+    #: Whether that worker doesn't answer; it was running the job when it last answered.
     silent: bool = False
-    #: When its run started, ISO 8601.
+    #: The start of its run in ISO 8601.
     started_at: str | None = None
-    #: What the running job reports: its progress from 0 to 1 and in words, and its newest log lines.
+    #: The running job's reports: its progress from 0 to 1 and as text, and its newest log lines.
     progress: float | None = None
     text: str = ""
     lines: tuple[str, ...] = ()
-    #: The arguments that its worker reports, as in the row of a running job; None if it does not run.
+    #: The arguments reported by its worker, as in a running job's row; None if it isn't running.
     told: Row | None = None
-    #: The same row with all values; None as `row` is.
+    #: The same row with hidden values, or None.
     bare: Row | None = None
     #: Its message, if it was read.
     message: Message | None = None
-    #: The key that its worker reports; None if it does not run or has no key.
+    #: The key reported by its worker; None if it isn't running or has no key.
     key: str | None = None
 
     @property
     def error(self) -> Row | None:
-        """The error of its last failure."""
+        """The error of its last failed run."""
         error: Row | None = self.row["error"] if self.row else None
         return error
 
 
 def find_job(site: Site, id: str, queue: str = "") -> FoundJob:
-    """The job with this id: on a worker, among the failed, in its queue (`queue` may name it), or due later."""
+    """Find a job on a worker, among failed jobs, in its queue (`queue`, if known), or among scheduled jobs."""
     live = live_state(site)
     found = _running(live, id) or _failed(site, id)
-    # Fast path: first where it was listed as scheduled; and a job that is over waits nowhere. Its page read the queues
-    # and all scheduled jobs: 2 s beside 5,000 waiting and 20,000 scheduled jobs.
+    # Fast path: first look where it was listed as scheduled, and don't search for a finished job. Otherwise a job's
+    # page would read the queues and all scheduled jobs: 2 s with 5,000 waiting and 20,000 scheduled jobs.
     found = found or _scheduled(site, id, everywhere=False)
     if found is None and not _is_over(site, id):
         waits = _waiting(site, id, queue)
         found = _scheduled(site, id) if waits is None else replace(_of_row(waits[0]), message=waits[1])
-    # A worker may have taken it from its queue since the first look.
+    # A worker may have taken it from its queue in the meantime.
     found = found or _running(live, id, max_age=0.0) or FoundJob(id=id, state="")
     if found.lines and found.worker is not None:
-        # The worker's report holds only the newest line.
+        # The worker's report contains only the newest line.
         found = replace(found, lines=tuple(site.inspector.jobs.lines(id, found.worker)) or found.lines)
     if found.row is not None:
         return replace(found, row=masked_row(found.row, site.hidden), bare=found.row)
@@ -103,7 +103,7 @@ def find_job(site: Site, id: str, queue: str = "") -> FoundJob:
 
 
 def job_row(visit: Visit, id: str, *, queue: str = "") -> JobRow:
-    """The row of a running, waiting, scheduled or failed job, if `find_job` finds it. Raises NotFound."""
+    """Return the row of a running, waiting, scheduled or failed job found by `find_job`. Raises NotFound."""
     check_id(id)
     found = find_job(visit.site, id, queue)
     if found.state == "running":
@@ -151,25 +151,25 @@ def _waiting(site: Site, id: str, queue: str) -> tuple[Row, Message] | None:
     try:
         return site.inspector.jobs.waiting(id, queue)
     except BrokerUnavailable:
-        return None  # The queues are so long that reading them takes long.
+        return None  # the queues are so long that reading them takes long
 
 
 def _scheduled(site: Site, id: str, *, everywhere: bool = True) -> FoundJob | None:
     try:
         row = scheduled_view(site).find(id, everywhere=everywhere)
     except (BrokerUnavailable, BrokerRefused):
-        return None  # Too many to read soon, or not for this user; the page shows what else is known of the job.
+        return None  # too many to read, or not allowed for this user; the page shows what else is known
     return None if row is None else replace(_of_row(row), due=row["run_at"])
 
 
 def _is_over(site: Site, id: str) -> bool:
-    """Whether the journal, as far as it was read, has a final end of the job."""
+    """Whether the job has ended for good according to the part of the journal that was read."""
     views = site.existing(JournalViews)
     return views is not None and not views.off and any(entry.kind in _FOR_GOOD for entry in views.index.of(id))
 
 
 def recorded_as(site: Site, recorded: RecordedJob) -> tuple[Row, Row]:
-    """The row of a job that the journal recorded, masked and unmasked. Arguments that it does not hold are None."""
+    """Return the row of a job recorded in the journal, masked and unmasked. Missing arguments are None."""
     row = rows.job_row(recorded.message, JobState.PENDING, site.client.serializers, max_bytes=MAX_SHOWN)
     if not recorded.readable:
         row |= {"args": None, "kwargs": None, "preview": recorded.message.preview or None}
@@ -177,7 +177,7 @@ def recorded_as(site: Site, recorded: RecordedJob) -> tuple[Row, Row]:
 
 
 class KeyFacts(Struct, frozen=True):
-    """The state of a job's key: the job that has it now or gets it next, and until when it is closed."""
+    """The state of a job's key: the job that holds it now or gets it next, and until when it is closed."""
 
     name: str
     next_id: str
@@ -186,19 +186,20 @@ class KeyFacts(Struct, frozen=True):
 
 
 def key_facts(site: Site, job: FoundJob, message: Message | None) -> KeyFacts | None:
-    """The state of this job's key; None if it has no key, or the key is unknown."""
+    """Return the state of this job's key; None if it has no key, or the key is unknown."""
     name = job.key or ("" if message is None else key_in(message.extra))
     if not name:
         return None
     try:
         key = site.inspector.keys.find(name)
     except BrokerUnavailable:
-        return None  # The page shows what else is known of the job.
+        return None  # the page shows what else is known
     return None if key is None else KeyFacts(name, key.job_after(job.id), iso_instant(key.closed_until))
 
 
 def message_headers(site: Site, message: Message) -> tuple[tuple[str, str], ...]:
-    """The headers of a message, name and text, but those that its page shows elsewhere or that may hold arguments.
+    """Return a message's headers as names and texts, without those shown elsewhere and those that may contain
+    arguments.
 
     Hidden values are masked.
     """
@@ -217,23 +218,22 @@ def _of_row(row: Row) -> FoundJob:
 
 
 class ReturnedValue(Struct, frozen=True):
-    """The value that a job returned."""
+    """The return value of a job."""
 
     job: str
     value: Any
 
 
 def job_status(visit: Visit, id: str) -> Row:
-    """The row of the job's status: see palermo.client.status.JobStatus. Raises IdInvalid."""
+    """Return the row of the job's status: see palermo.client.status.JobStatus. Raises IdInvalid."""
     client = visit.site.client
     return masked_row(client.watch(find_status(client, client.job_by_id(check_id(id)))).row(), visit.site.hidden)
 
 
 def job_result(visit: Visit, id: str, kept: Record | None = None) -> ReturnedValue:
-    """The value that a job returned; `kept` is the record that holds it, if the caller has it.
+    """Return the job's return value. `kept` is the record that contains it, if the caller has it.
 
-    Raises NotFound if nothing is known of the job, ResultError if it has no result, and Refused (409) if it has no
-    result yet.
+    Raises NotFound for an unknown job, ResultError if it has no result, and Refused (409) if it has no result yet.
     """
     client = visit.site.client
     job = client.job_by_id(check_id(id))

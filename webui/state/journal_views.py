@@ -1,7 +1,7 @@
-"""The views of the journal that a site has: finished jobs, actions and statistics.
+"""A site's views of the journal: finished jobs, actions and statistics.
 
-`palermo web` begins to read the journal when it starts; a mounted application begins when a page first asks.
-If the setting `journal` is "off", nothing is read.
+`palermo web` starts to read the journal immediately, and a mounted application when a page first needs it. If the
+setting `journal` is "off", nothing is read.
 """
 
 import math
@@ -30,14 +30,14 @@ from palermo.webui.state.refreshing import RefreshingByKey
 
 
 class JournalViews:
-    """One site's views of the journal, and the reader that fills them."""
+    """A site's views of the journal, and the reader that fills them."""
 
     def __init__(self, site: Site) -> None:
         self._client = site.client
         settings = site.client.settings
         self._timeout = settings.publish_timeout
         self.level = JournalLevel(settings.journal)
-        #: The arguments of finished jobs as they may be shown and searched.
+        #: The arguments of finished jobs as text that may be shown and searched.
         self.arguments = SearchedArguments(site.client.serializers, site.hidden)
         self.index = Index(self.arguments.text)
         self.audit = AuditLog()
@@ -56,21 +56,21 @@ class JournalViews:
 
     @property
     def off(self) -> bool:
-        """Whether the settings switch the journal off, so that nothing is read."""
+        """Whether the journal is off in the settings, so that nothing is read."""
         return self.level is JournalLevel.OFF
 
     @property
     def ready(self) -> bool:
-        """Whether the journal has been read. It never is while the settings switch it off."""
+        """Whether the journal has been read. Always false if it is off."""
         return self.progress.ready
 
     @property
     def progress(self) -> Progress:
-        """How far the reading has come."""
+        """The progress of reading."""
         return self.following.progress
 
     def wait_until_read(self, timeout: float = 0.25) -> Progress:
-        """How far the reading has come. Waits at most `timeout` seconds for it to be complete."""
+        """Return the progress of reading, after waiting at most `timeout` seconds for its completion."""
         if not self.off:
             self.following.wait(timeout)
         return self.progress
@@ -90,9 +90,9 @@ class JournalViews:
         )
 
     def report(self, window: Window, **chosen: str) -> Report | None:
-        """The report of Statistics.report, at most a second old: all readers in that second share it.
+        """Return Statistics.report, cached for a second for all readers.
 
-        None while the journal is being read, or if it is off.
+        None if the journal is off or still being read.
         """
         if not self.ready:
             return None
@@ -100,16 +100,16 @@ class JournalViews:
         return self._reports.of(key, lambda: self.statistics.report(window, **chosen)).get()
 
     def range_report(self, since: float, until: float, **chosen: str) -> Report | None:
-        """The report from one instant to another, in Unix seconds, for which that part of the journal is read.
+        """Return the report between two instants in Unix seconds, reading that part of the journal.
 
-        None while the journal is being read, or if it is off. Raises BrokerError.
+        None if the journal is off or still being read. Raises BrokerError.
         """
         recent = self.report(Window.MONTH)
         if recent is None:
             return None
         key = (since, until, *sorted(chosen.items()))
         kept = self._ranges.of(key, lambda: summarize_range(self._client, since, until, **chosen))
-        # What is over stays as it is, once the last counts have come.
+        # A past period doesn't change once the last counts have arrived.
         known = kept.get(tuning.FRESH if until > recent.until - tuning.MINUTE else math.inf)
         begins = self.statistics.begins
         return replace(
@@ -120,14 +120,15 @@ class JournalViews:
         )
 
     def rates(self, queues: Iterable[str]) -> dict[str, Rates]:
-        """The rates of these queues, as far as they are known."""
+        """Return the rates of these queues, as far as known."""
         return self.statistics.rates(queues) if self.ready else {}
 
     def pause(self, queue: str | None = None) -> ActionRow | None:
-        """The action that paused a queue, or all, with its user, time and reason; None if the journal does not know it.
+        """Return the action that paused a queue, or all queues, with its user, time and reason, if it is in the
+        journal.
 
-        That is the last pause with a reason since the last resume, else the last pause: who pauses a queue again
-        without a reason does not take away the reason of the first.
+        It is the last pause with a reason since the last resume, or else the last pause. Pausing a queue again without
+        a reason therefore keeps the first reason.
         """
         if not self.ready:
             return None
@@ -138,19 +139,19 @@ class JournalViews:
         return next((row for row in pauses if row["what"]), pauses[0] if pauses else None)
 
     def close(self) -> None:
-        """Stop reading and throw the views away. Nothing is lost by that."""
+        """Stop reading and discard the views, which can be rebuilt."""
         self.following.close()
         self.index.close()
         self.audit.close()
 
 
 def journal_views(site: Site) -> JournalViews:
-    """The views of the journal of a site; made by the first call and kept as long as the site."""
+    """Return a site's views of the journal, created on first use."""
     return site.component(JournalViews, lambda: JournalViews(site))
 
 
 def by_whom(site: Site, id: str) -> str:
-    """A sentence on the last action of a user on this job, as far as the journal was read; "" if there was none."""
+    """Describe the last user action on this job, as far as the journal was read, or return ""."""
     views = site.existing(JournalViews)
     rows = [] if views is None else views.audit.of(id)
     done = [row for _, row in rows if row["outcome"] == "done"]
@@ -158,7 +159,7 @@ def by_whom(site: Site, id: str) -> str:
 
 
 def recorded_job(site: Site, id: str) -> RecordedJob:
-    """What the journal recorded of a job's arguments. Raises NotFound, and as JournalViews.check_ready."""
+    """Return a job's recorded arguments. Raises NotFound, and the errors of JournalViews.check_ready."""
     known = journal_views(site)
     known.check_ready()
     found = recorded(known.index, known.audit, id)

@@ -1,6 +1,6 @@
-"""The listings that the pages and the API show: read within bounds, with hidden arguments masked.
+"""The listings shown by the pages and the API, with limits on reading and with hidden arguments masked.
 
-An event topology is a listing of groups and exchanges. It is cached, so that many readers cause few requests.
+The event topology is a listing of groups and exchanges, cached because many readers request it.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ def jobs(
     filter: JobFilter = EVERYTHING,
     depth: int = tuning.DEPTH,
 ) -> Listing[JobRow]:
-    """A page of a queue's waiting jobs; with a filter, of those among its first `depth` jobs that match.
+    """Return a page of a queue's waiting jobs; with a filter, of the matching ones among its first `depth` jobs.
 
     Raises NotFound, NotBrowsable, and Refused (422) if the page is too deep.
     """
@@ -40,25 +40,27 @@ def jobs(
 
 
 def limits(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing[LimitRow]:
-    """A page of the keys of limited jobs that contain the text, by name."""
+    """Return a page of the keys of limited jobs that contain the text, by name."""
     found = [row for row in visit.inspector.keys.limits() if text in row["key"]]
     return Listing(found[(page - 1) * limit : page * limit], len(found))
 
 
 def scheduled(visit: Visit, chosen: JobFilter, *, page: int, limit: int, soon: bool = False) -> Listing[JobRow]:
-    """A page of scheduled jobs, soonest first; `soon` as ScheduledView.soon. Raises Refused (422) if it is too deep."""
+    """Return a page of scheduled jobs, soonest first. `soon` means ScheduledView.soon. Raises Refused (422) if it is
+    too deep.
+    """
     view = scheduled_view(visit.site)
     listing = (view.soon if soon else view.page)(chosen, offset=(page - 1) * limit, limit=limit)
     return Listing([masked_row(row, visit.site.hidden) for row in listing.rows], listing.total, listing.unseen)
 
 
 def recurring(visit: Visit) -> list[RecurringRow]:
-    """All recurring jobs, by name."""
+    """Return all recurring jobs, by name."""
     return [masked_arguments(row, visit.site.hidden) for row in scheduled_view(visit.site).recurring()]
 
 
 def recurring_row(rows: Iterable[RecurringRow], name: str) -> RecurringRow:
-    """The row of one recurring job. Raises NotFound."""
+    """Return the row of one recurring job. Raises NotFound."""
     found = next((row for row in rows if row["name"] == name), None)
     if found is None:
         raise NotFound(f"there is no recurring job {name[:80]!r}.")
@@ -66,14 +68,14 @@ def recurring_row(rows: Iterable[RecurringRow], name: str) -> RecurringRow:
 
 
 def keys(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing[KeyRow]:
-    """A page of the keys of unique jobs, by name: those whose key, job or id contains the text."""
+    """Return a page of unique jobs' keys by name, whose key, job or id contains the text."""
     return visit.inspector.keys.page(text, offset=(page - 1) * limit, limit=limit)
 
 
 class Topology(Refreshing[Row]):
-    """The event topology of one site: see inspector.events.topology. Getting it raises BrokerError."""
+    """A site's event topology: see inspector.events.topology. Getting it raises BrokerError."""
 
 
 def topology(site: Site) -> Topology:
-    """The event topology of a site, at most 2 seconds old; clear it after a change."""
+    """Return a site's event topology, at most 2 seconds old. Clear it after a change."""
     return site.component(Topology, lambda: Topology(site.inspector.events.topology, fresh=tuning.FRESH))

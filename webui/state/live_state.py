@@ -1,6 +1,6 @@
 """The live state for the pages: the sampled state of the broker, and the age of each queue's oldest job.
 
-All of it is bounded and temporary: it starts empty with the process, and each web process has its own.
+Its size is limited. It starts empty with the process, and each web process has its own.
 """
 
 import itertools
@@ -40,33 +40,33 @@ log = logging.getLogger("palermo.webui")
 
 
 class QueueSummary(Struct, frozen=True, kw_only=True):
-    """A queue as the pages show it."""
+    """A queue as displayed."""
 
     name: str
     pending: int
     in_progress: int
     workers: int
     paused: bool
-    #: Whether jobs wait in it and none of its workers takes jobs: they are quiet, paused or stopping.
+    #: Whether jobs are waiting and none of its workers takes jobs, because they are quiet, paused or stopping.
     resting: bool
-    #: Whether it holds failed jobs.
+    #: Whether it contains failed jobs.
     failed: bool
-    #: Since when its oldest job has waited, ISO 8601; None if no job waits, or if the queue cannot be read.
+    #: Since when its oldest job has been waiting, in ISO 8601; None if no job is, or the queue can't be read.
     oldest: str | None
-    #: None for queues of failed jobs, and if the journal does not know them.
+    #: None for queues of failed jobs, and if unknown.
     rates: Rates | None
 
 
 class QueuePage(Struct, frozen=True, kw_only=True):
-    """One page of the queues."""
+    """A page of the queues."""
 
     rows: list[QueueSummary]
-    #: Those of failed jobs, which are below the others on each page.
+    #: The queues of failed jobs, shown last on each page.
     failed: list[QueueSummary]
-    #: Which page it is, from 1.
+    #: The page number, starting at 1.
     number: int
     limit: int
-    #: How many queues there are on all pages, and how many of failed jobs.
+    #: Number of queues on all pages, and of those with failed jobs.
     total: int
     total_failed: int
 
@@ -77,16 +77,16 @@ class Totals(Struct, frozen=True, kw_only=True):
     pending: int
     in_progress: int
     failed: int
-    #: Those that answer.
+    #: The number of workers that answer.
     workers: int
     slots: int
     busy: int
-    #: A text about the workers that do not answer; "" if all do.
+    #: A text about workers that don't answer, or "".
     silent: str
 
 
 class LiveState:
-    """The live state of one site. It lives as long as the site."""
+    """The live state of a site."""
 
     def __init__(
         self,
@@ -98,36 +98,37 @@ class LiveState:
         reads_failed: Callable[[], bool],
         rates: Callable[[Iterable[str]], Mapping[str, Rates]],
     ) -> None:
-        """`hidden` has the patterns of names whose values are masked in the arguments of running jobs.
+        """`hidden` contains the patterns of names whose values are masked in running jobs' arguments.
 
-        `rates` gives the rates of queues, as far as they are known. `patience` and `reads_failed` are as in Sampler.
+        `rates` returns the rates of queues, as far as known. `patience` and `reads_failed` are as in Sampler.
         """
         self.sampler = Sampler(inspector, stop=stop, hidden=hidden, patience=patience, reads_failed=reads_failed)
         self.oldest = OldestJobs(inspector, patience=patience)
         self._rates = rates
-        #: How many pages have a stream open. Only the event loop touches it.
+        #: Number of pages with an open stream. Used only by the event loop.
         self.streams = 0
 
     def snapshot(self, max_age: float = tuning.BRIEF) -> Snapshot:
-        """Queues and workers, at most `max_age` seconds old. Raises BrokerError."""
+        """Return queues and workers, at most `max_age` seconds old. Raises BrokerError."""
         return self.sampler.snapshot(max_age)
 
     def is_served(self, queue: str) -> bool:
-        """Whether a worker that answers takes jobs from this queue. Raises BrokerError."""
+        """Return whether a worker that answers takes jobs from this queue. Raises BrokerError."""
         return not unserved_text(self.snapshot(), queue)
 
     def queue_summary(self, snapshot: Snapshot, row: Row) -> QueueSummary:
-        """A queue of a snapshot as pages show it."""
+        """Return a snapshot's queue as displayed."""
         return self._summaries([row], self.oldest.of([row]), resting_queues([row], snapshot.workers))[0]
 
     def queue_page(
         self, snapshot: Snapshot, *, name: str = "", number: int = 1, limit: int = tuning.MANY, waiting: bool = False
     ) -> QueuePage:
-        """A page of the queues whose names contain the text: first those with a problem, then the others, by name.
+        """Return a page of the queues whose names contain the text: first those with a problem, then the others, by
+        name.
 
-        At most half of a page is queues in trouble, while there are others that have a worker. The order does not
-        follow the counts, because these change all the time and rows would change places with them. With `waiting`
-        only queues in which jobs wait.
+        At most half of a page shows queues with problems, unless there are no others with workers. The order doesn't
+        depend on the counts, because rows would change places all the time. `waiting` selects only queues with waiting
+        jobs.
         """
         known, wanted = ages(self.oldest.known(), snapshot.at), name.casefold()
 
@@ -137,7 +138,7 @@ class LiveState:
             problem = queue_problem(row, known.get(row["name"]), resting, all_paused=snapshot.all_paused)
             return len(WORST_FIRST) if problem is None else WORST_FIRST.index(problem)
 
-        # The rows are by name, and sorting keeps that order among those of one place.
+        # Rows are sorted by name, and sorting keeps that order among equals.
         rows = [row for row in snapshot.queues if wanted in row["name"].casefold() and (row["pending"] or not waiting)]
         failed: list[Row] = [row for row in rows if is_failed(row["name"]) and not waiting]
         ordered = sorted((row for row in rows if not is_failed(row["name"])), key=order)
@@ -170,22 +171,22 @@ class LiveState:
 
 
 class OldestJobs:
-    """Since when the oldest job of each queue has waited. It reads the first message of a queue now and then."""
+    """Since when the oldest job of each queue has been waiting, found by reading first messages periodically."""
 
     def __init__(self, inspector: Inspector, *, patience: float) -> None:
-        """`patience` is how long, in seconds, a page waits for queues to be read."""
+        """`patience` is how long a page waits for queues to be read, in seconds."""
         self._inspector, self._patience = inspector, patience
         self._known: dict[str, tuple[float, str | None]] = {}
-        #: Held for a moment only: pages of errors count problems by what is known here.
+        #: Held only for a moment, because error pages count problems based on this data.
         self._lock = threading.Lock()
-        #: The queues to read: those that were asked for last.
+        #: The queues to read, which were requested last.
         self._asked_for: list[str] = []
         self._reading = Refreshing(self._read)
 
     def of(self, rows: Iterable[Row]) -> dict[str, str | None]:
-        """Since when the oldest job has waited, by queue; None if the queue cannot be read.
+        """Return since when the oldest job has been waiting, by queue; None if the queue can't be read.
 
-        Empty queues and queues of failed jobs are left out, and those that could not be read within `patience`.
+        Omits empty queues, queues of failed jobs, and those that couldn't be read within `patience`.
         """
         waits = {row["name"]: row["pending"] > 0 and not is_failed(row["name"]) for row in rows}
         waiting = [name for name in waits if waits[name]]
@@ -202,20 +203,20 @@ class OldestJobs:
         return {name: known[name] for name in waiting if name in known}
 
     def known(self) -> dict[str, str | None]:
-        """The same, as far as known; no queue is read."""
+        """Like `of`, for all known queues without reading any."""
         with self._lock:
             return {name: since for name, (_, since) in self._known.items()}
 
     def _read(self) -> None:
         stale = self._stale(self._asked_for)[: tuning.SOME]
         with ThreadPoolExecutor(tuning.AT_ONCE) as pool:
-            # One after the other they took 250 ms on RabbitMQ: most of that is waiting for answers.
+            # Reading them one by one took 250 ms on RabbitMQ, most of it waiting for answers.
             for name, since in zip(stale, pool.map(self._oldest, stale), strict=True):
                 with self._lock:
                     self._known[name] = (time.monotonic(), since)
 
     def _stale(self, queues: Iterable[str]) -> list[str]:
-        """Those that have to be read, the one that was read longest ago first."""
+        """Return the queues to be read, starting with the one read longest ago."""
         now = time.monotonic()
         with self._lock:
             read = {name: self._known[name][0] if name in self._known else -math.inf for name in queues}
@@ -230,12 +231,14 @@ class OldestJobs:
 
 
 def ages(oldest: Mapping[str, str | None], now: float) -> dict[str, float | None]:
-    """How many seconds the oldest job of each queue has waited at this instant, in Unix seconds; None if unknown."""
+    """Return the seconds for which each queue's oldest job has been waiting at `now` (Unix seconds); None if
+    unknown.
+    """
     return {name: None if since is None else now - parse_instant(since) for name, since in oldest.items()}
 
 
 def live_state(site: Site) -> LiveState:
-    """The live state of a site; made by the first call."""
+    """Return a site's live state, created on first use."""
     patience = tuning.GLANCE * site.client.settings.publish_timeout
 
     def reads_failed() -> bool:
@@ -256,14 +259,14 @@ def live_state(site: Site) -> LiveState:
 
 
 def invalidate_snapshot(site: Site) -> None:
-    """Invalidate the site's snapshot, after a user changed something: the next page asks the broker."""
+    """Discard the site's snapshot after a user's change, so that the next page asks the broker."""
     found = site.existing(LiveState)
     if found is not None:
         found.sampler.invalidate()
 
 
 def totals_of(snapshot: Snapshot) -> Totals:
-    """The sums over the queues and workers of a snapshot."""
+    """Sum up the queues and workers of a snapshot."""
     failed = _failed(snapshot)
     return Totals(
         pending=sum(row["pending"] for row in snapshot.queues) - failed,
@@ -277,7 +280,7 @@ def totals_of(snapshot: Snapshot) -> Totals:
 
 
 def running_jobs(snapshot: Snapshot, queue: str | None = None) -> list[Row]:
-    """The running jobs, the longest running first, each with its worker's id and whether that is silent."""
+    """Return the running jobs, longest running first, each with its worker's id and whether that worker is silent."""
     found = [
         {**job, "worker": worker["id"], "silent": worker["state"] == SILENT}
         for worker in snapshot.workers
@@ -288,7 +291,7 @@ def running_jobs(snapshot: Snapshot, queue: str | None = None) -> list[Row]:
 
 
 def failed_count(site: Site) -> int | None:
-    """The number of failed jobs in the last snapshot, for the navigation. It does not ask the broker."""
+    """Return the number of failed jobs in the last snapshot, for the navigation, without asking the broker."""
     found = site.existing(LiveState)
     snapshot = found.sampler.last if found else None
     return _failed(snapshot) if snapshot else None
@@ -302,15 +305,14 @@ def _failed(snapshot: Snapshot) -> int:
 
 
 class Sampler:
-    """Samples the queues and workers of one broker, from the first `snapshot` on. Safe to share between threads.
+    """Samples a broker's queues and workers, starting with the first `snapshot`. Thread-safe.
 
-    This process counts them itself, for the pages' view of the last minutes. The chart of the last minutes comes from
-    here; the journal covers longer times, with a delay. The rows of queues and workers come from here too, so
-    that any number of readers load the broker no more than one.
+    Rows of queues and workers come from here, so that any number of readers cause no more load on the broker than one.
+    So does the chart of the last minutes, since the journal covers longer times but with a delay.
 
-    Law: a sample is shown for ten times as long as it took, for two seconds at most. RabbitMQ takes 25 µs for each
-    queue; with thousands of them a page shows a state that is a second or two old, and does not wait: while a user
-    looks, the next sample ends before the last one is too old.
+    Law: a sample is shown for ten times as long as it took, up to two seconds. RabbitMQ takes 25 µs per queue. With
+    thousands of queues, pages show a state that is a second or two old instead of waiting; while a user is watching,
+    the next sample is ready before the last one is too old.
     """
 
     def __init__(
@@ -323,11 +325,11 @@ class Sampler:
         reads_failed: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """After `stop` is set it no longer samples by itself, but still answers.
+        """After `stop` is set, samples are taken only on request.
 
-        `patience` is how long, in seconds, a request waits for a new sample if there is one that is not too old.
-        `reads_failed` says whether this process reads the failed jobs now: RabbitMQ then counts fewer of them, and the
-        counts before that are shown.
+        `patience` is how long, in seconds, a request waits for a new sample if the last one isn't stale. `reads_failed`
+        returns whether this process is reading the failed jobs, in which case RabbitMQ counts too few of them, and the
+        previous counts are shown.
         """
         self._reads_failed = reads_failed
         self._patience = patience
@@ -339,7 +341,7 @@ class Sampler:
         self._samples = Samples(tuning.WINDOW)
         self._versions = itertools.count(1)
         self._waiting = WaitingHistory()
-        #: When each worker was seen last, in Unix seconds.
+        #: When each worker was last seen, in Unix seconds.
         self.seen: dict[str, float] = {}
         self.usage = WorkerUsage(inspector)
         self._last_request = 0.0
@@ -347,45 +349,45 @@ class Sampler:
         self._thread: threading.Thread | None = None
 
     def snapshot(self, max_age: float = tuning.BRIEF, *, by_person: bool = True) -> Snapshot:
-        """Queues and workers, at most `max_age` seconds old, if the broker answers soon; else as they were last.
+        """Return queues and workers, at most `max_age` seconds old if the broker answers soon, or else the last ones.
 
-        They may be older if asking takes long (see the class), unless `max_age` is 0. A request `by_person` makes the
-        sampler sample more often. Raises BrokerError.
+        They may be older if a sample takes long (see the class), unless `max_age` is 0. A request `by_person` causes
+        more frequent samples. Raises BrokerError.
         """
         if by_person:
             self._last_request = self._clock()
         self._start_thread()
-        # A sample takes up to ten seconds while many jobs or records are read for the first time.
+        # A sample may take up to ten seconds while many jobs or records are read for the first time.
         return self._sample.get(max_age, patience=self._patience)
 
     def trouble(self) -> SeenTrouble | None:
-        """What is wrong with the broker by the last sample. The broker is sampled from now on, and not waited for."""
+        """Return the broker's problem in the last sample, without waiting. Starts sampling."""
         self._last_request = self._clock()
         self._start_thread()
         return SeenTrouble.of_sample(self._sample.error, self._sample.waiting, self.last)
 
     def invalidate(self) -> None:
-        """Have the next call ask the broker, however new the last snapshot is: a user has changed something."""
+        """Let the next call ask the broker, because a user has changed something."""
         self._sample.clear()
 
     def samples(self) -> list[Sample]:
-        """The samples of the last ten minutes, oldest first."""
+        """Return the samples of the last ten minutes, oldest first."""
         with self._lock:
             return self._samples.recent(self._clock())
 
     def waiting(self, window: Window, queue: str | None = None) -> WaitingJobs | None:
-        """How many jobs waited in a queue, or in all, in this window; None if that is not known."""
+        """Return the number of waiting jobs in a queue, or in all, over this window; None if unknown."""
         with self._lock:
             return self._waiting.of(window, self._clock(), queue)
 
     def throughput(self) -> tuple[float | None, float | None]:
-        """Jobs processed and failed a second, over the last half minute."""
+        """Return jobs processed and failed per second over the last half minute."""
         with self._lock:
             return self._samples.throughput(self._clock())
 
     @property
     def last(self) -> Snapshot | None:
-        """The last snapshot, however old."""
+        """The last snapshot, regardless of its age."""
         return self._samples.last
 
     def _start_thread(self) -> None:
@@ -401,7 +403,7 @@ class Sampler:
             try:
                 if not self.due_in():
                     self._sample.begin(0).result()
-                # Without the lock: a worker may take a second to answer, and pages do not wait for that.
+                # Without the lock, because a worker may take a second to answer, and pages shouldn't wait for that.
                 if self.last is not None:
                     self.usage.ask(self.last.workers, self._clock())
                 unavailable = False
@@ -411,13 +413,13 @@ class Sampler:
                 unavailable = True
 
     def due_in(self) -> float:
-        """Seconds until the next sample is due that no page asks for; 0 if it is due now."""
+        """Return the seconds until the next periodic sample."""
         age = self._clock() - self.last.at if self.last is not None else math.inf
         return self._interval - age if 0 <= age < self._interval else 0.0
 
     @property
     def _interval(self) -> float:
-        """Seconds from the end of a sample to the beginning of the next one that no page asks for."""
+        """Return the seconds between periodic samples."""
         if self._clock() - self._last_request >= tuning.MINUTE:
             return tuning.RECENT
         shown = self._sample.shown_for
@@ -427,7 +429,7 @@ class Sampler:
         return shown - min(2 * self._sample.took, shown / 2)
 
     def _store(self, fresh: Snapshot) -> Snapshot:
-        """Add a sample to those of the last minutes. Returns it with its version."""
+        """Add a sample to those of the last minutes, and return it with its version."""
         with self._lock:
             fresh = replace(fresh, version=self._version_of(fresh))
             self._samples.add(fresh)
@@ -448,9 +450,9 @@ class Sampler:
         return replace(found, at=self._clock(), queues=queues, workers=workers)
 
     def _version_of(self, fresh: Snapshot) -> int:
-        """The version of the last snapshot if nothing has changed since, else a new one. The caller holds the lock.
+        """Return the last snapshot's version if nothing has changed, otherwise a new one. The caller holds the lock.
 
-        That the broker answers again is a change too: pages may show a banner that says that it is away.
+        The first answer after an outage is a change too, because pages may show a banner about the outage.
         """
         last = self._samples.last
         if (
@@ -463,6 +465,6 @@ class Sampler:
 
 
 def _shown(snapshot: Snapshot) -> tuple[object, ...]:
-    """What pages show of a snapshot, without when each worker was heard of last."""
+    """Return the displayed values of a snapshot, without when each worker was last heard from."""
     workers = [{**row, "last_seen": None} for row in snapshot.workers]
     return snapshot.queues, workers, snapshot.all_paused, snapshot.trouble

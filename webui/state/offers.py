@@ -1,4 +1,4 @@
-"""The names that forms offer while the user types: jobs with their signatures, queues and time zones."""
+"""The names that forms suggest while the user types: jobs with their signatures, queues and time zones."""
 
 from contextlib import suppress
 from functools import cache
@@ -16,7 +16,7 @@ from palermo.webui.state.live_state import live_state
 from palermo.webui.state.refreshing import Refreshing
 from palermo.webui.state.search import job_names
 
-#: The areas whose time zones people live in. Other zones may be typed.
+#: The areas with inhabited time zones. Other zones can be typed.
 _AREAS = (
     *("Africa", "America", "Antarctica", "Arctic", "Asia"),
     *("Atlantic", "Australia", "Europe", "Indian", "Pacific"),
@@ -24,25 +24,25 @@ _AREAS = (
 
 
 class Offers(Struct, frozen=True):
-    """What forms offer."""
+    """The names that forms suggest."""
 
-    #: The jobs, each with its signature; "" if it is not known here.
+    #: Each job with its signature, or "" if unknown.
     jobs: dict[str, str]
     queues: tuple[str, ...]
 
     def signature(self, job: str) -> str:
-        """The job's signature; "" if it is not known here."""
+        """Return the job's signature, or "" if unknown."""
         return self.jobs.get(job, "")
 
 
 class _CachedOffers(Refreshing[Offers]):
-    """The last offers of one site."""
+    """A site's cached suggestions."""
 
 
 def offers(site: Site) -> Offers:
-    """The jobs and queues that are known: of the broker, of the code imported here, and as workers announced them.
+    """Return the jobs and queues known to the broker, from the code imported here, and announced by workers.
 
-    At most ten seconds old. If the broker does not tell something, it is left out.
+    At most ten seconds old. What the broker doesn't answer is omitted.
     """
     return site.component(_CachedOffers, lambda: _CachedOffers(lambda: _known(site), fresh=tuning.RECENT)).get()
 
@@ -62,5 +62,5 @@ def _known(site: Site) -> Offers:
 
 @cache
 def time_zones() -> tuple[str, ...]:
-    """The time zones that forms offer, by name, UTC first."""
+    """Return the time zones that forms suggest, by name, starting with UTC."""
     return ("UTC", *sorted(name for name in available_timezones() if name.partition("/")[0] in _AREAS))

@@ -1,7 +1,8 @@
-"""Current problems for the pages: from data that other pages have read, and from a check of the broker.
+"""Current problems for the pages, from data already read by other pages, and from a check of the broker.
 
-`present` and `broker_findings` are those of `palermo doctor`. The broker is checked when a user opens the Problems
-page, at most once a minute, and not if the pages are read-only: the check stores and takes a job in its own queue.
+`palermo doctor` uses the same functions, `present` and `broker_findings`. The broker is checked when a user opens the
+Problems page, at most once a minute, and not if the pages are read-only, because the check stores and takes a job in a
+queue of its own.
 """
 
 import time
@@ -24,19 +25,19 @@ from palermo.webui.state.refreshing import Refreshing
 
 
 class BrokerLook(Struct, frozen=True):
-    """A look at the broker."""
+    """A check of the broker."""
 
     findings: tuple[Finding, ...] = ()
-    #: When it ended, in Unix seconds; None if there was none yet.
+    #: When it ended, in Unix seconds; None if there has been none.
     at: float | None = None
 
     def of_level(self, level: str) -> list[Finding]:
-        """The findings of one level. Warnings about a broker may be intended, and are not counted."""
+        """Return the findings of one level. Warnings about a broker may be intended, and aren't counted."""
         return [finding for finding in self.findings if finding.level == level]
 
 
 class Problems:
-    """The problems of one site. Safe to share between threads."""
+    """The problems of a site. Thread-safe."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -44,13 +45,13 @@ class Problems:
         self._counted = Refreshing(self._count, fresh=tuning.FRESH)
 
     def now(self) -> list[PresentProblem]:
-        """What is wrong with queues, workers and jobs. Raises BrokerError."""
+        """Return the problems of queues, workers and jobs. Raises BrokerError."""
         live = live_state(self._site)
         snapshot = live.snapshot()
         return self._present(snapshot, live.oldest.of(snapshot.queues))
 
     def count(self) -> int:
-        """How many things are wrong, by what is known already: the broker is not asked."""
+        """Return the number of known problems, without asking the broker."""
         return self._counted.get()
 
     def _count(self) -> int:
@@ -63,7 +64,7 @@ class Problems:
         return number
 
     def look(self) -> BrokerLook:
-        """The last look at the broker. Begins another if one is due, and waits for it a moment."""
+        """Return the last check of the broker. Starts another one if it is due, and waits for it a moment."""
         with suppress(TimeoutError):
             return self._look.get(wait=tuning.WAIT, patience=tuning.WAIT)
         return BrokerLook()
@@ -94,5 +95,5 @@ class Problems:
 
 
 def problems(site: Site) -> Problems:
-    """The problems of a site; made by the first call and kept as long as the site."""
+    """Return a site's problems, created on first use."""
     return site.component(Problems, lambda: Problems(site))

@@ -1,4 +1,4 @@
-"""Values that the pages share: one thread at a time makes a value again while the others show the last one."""
+"""Values shared by pages: while one thread builds a new value, others use the previous one."""
 
 import math
 import threading
@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 class Refreshing(Generic[T]):
-    """A value that is rebuilt once it is too old. Safe to share between threads.
+    """A value that is rebuilt once it is too old. Thread-safe.
 
-    A value is shown for `fresh` seconds; with `slow` for at least that many times its build time, but at most
-    `longest` seconds because of that. An error is raised for all callers that wait for the value, and the next call
-    tries again.
+    A value is used for `fresh` seconds; with `slow` for at least that many times its build time, but at most `longest`
+    seconds because of that. An error is raised for all callers that are waiting for the value, and the next call tries
+    again.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Refreshing(Generic[T]):
         stored: Callable[[T], T] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`stored` is called with each new value before it is shown, and may change it."""
+        """`stored` is called with each new value before it is used, and may change it."""
         self._make, self._stored, self._clock = make, stored, clock
         self._fresh, self._slow, self._longest = fresh, slow, longest
         self._lock = threading.Lock()
@@ -39,34 +39,34 @@ class Refreshing(Generic[T]):
         self._made_at = -math.inf
         self._making: Future[T] | None = None
         self._began = 0.0
-        #: Seconds that making the last value took, and the reason why the last attempt failed; "" if it did not.
+        #: Seconds taken to build the last value, and why the last attempt failed, or "".
         self.took, self.error = 0.0, ""
 
     @property
     def last(self) -> T | None:
-        """The last value, however old; None before the first one, and after `clear`."""
+        """The last value, regardless of its age; None before the first one and after `clear`."""
         made = self._made
         return None if made is None else made.result()
 
     @property
     def age(self) -> float:
-        """Seconds since the last value was made."""
+        """Seconds since the last value was built."""
         return self._clock() - self._made_at
 
     @property
     def waiting(self) -> float:
-        """Seconds for which the value has been under way; 0 if it is not."""
+        """Seconds for which a value has been in progress, or 0."""
         return 0.0 if self._making is None else self._clock() - self._began
 
     @property
     def shown_for(self) -> float:
-        """Seconds for which the last value is shown."""
+        """Seconds for which the last value is used."""
         return max(self._fresh, min(self._slow * self.took, self._longest))
 
     def begin(self, max_age: float | None = None) -> Future[T]:
-        """The value, if it is not too old, or the next one, which may be under way already.
+        """Return the value if it isn't too old, otherwise the next one, which may already be in progress.
 
-        `max_age` replaces `fresh`; 0 asks for a new value.
+        `max_age` replaces `fresh`; 0 requests a new value.
         """
         with self._lock:
             most = self.shown_for if max_age is None else max_age and max(max_age, self.shown_for)
@@ -74,14 +74,15 @@ class Refreshing(Generic[T]):
                 return self._made
             if self._making is None:
                 self._making, self._began = Future(), self._clock()
-                self._making.set_running_or_notify_cancel()  # No reader can cancel it for the others.
+                self._making.set_running_or_notify_cancel()  # no reader can cancel it for the others
                 threading.Thread(target=self._run, args=(self._making,), name="palermo-refresh", daemon=True).start()
             return self._making
 
     def get(self, max_age: float | None = None, *, wait: float | None = None, patience: float | None = None) -> T:
-        """The value, as in `begin`. Waits `wait` seconds for a new one; `patience` if the last one is not stale.
+        """Return the value, as in `begin`. Waits `wait` seconds for a new one, or `patience` if the last one isn't
+        stale.
 
-        After that it returns the last value. Raises TimeoutError if there is none, and what making it raises.
+        After that it returns the last value. Raises TimeoutError if there is none, and errors from building it.
         """
         asked = self.begin(max_age)
         try:
@@ -92,7 +93,7 @@ class Refreshing(Generic[T]):
             return made.result()
 
     def clear(self) -> None:
-        """Forget the value, and one that is under way: what it was made from has changed."""
+        """Discard the value and any value in progress, because the underlying data has changed."""
         with self._lock:
             self._made = self._making = None
             self._made_at = -math.inf
@@ -116,16 +117,16 @@ class Refreshing(Generic[T]):
 
 
 class RefreshingByKey(Generic[T]):
-    """A value for each key; those that were asked for last are kept."""
+    """A value per key. The most recently used ones are kept."""
 
     def __init__(self, **options: Any) -> None:
-        """The options are those of Refreshing."""
+        """The options are as in Refreshing."""
         self._options = options
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, Refreshing[T]] = OrderedDict()
 
     def of(self, key: Hashable, make: Callable[[], T]) -> Refreshing[T]:
-        """The value of a key."""
+        """Return the value of a key."""
         with self._lock:
             found = self._kept.setdefault(key, Refreshing(make, **self._options))
             self._kept.move_to_end(key)
@@ -134,13 +135,13 @@ class RefreshingByKey(Generic[T]):
             return found
 
     def clear(self) -> None:
-        """Forget all values."""
+        """Discard all values."""
         with self._lock:
             self._kept.clear()
 
 
 def start_thread(work: Callable[[], T], name: str) -> "Future[T]":
-    """Do the work on a daemon thread. Returns its future."""
+    """Do the work on a daemon thread, and return its future."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -1,8 +1,8 @@
-"""Scheduled and recurring jobs as the pages show them: read from the broker and cached.
+"""Scheduled and recurring jobs as displayed: read from the broker and cached.
 
-On RabbitMQ the first listing makes the leader read all scheduled jobs. So a listing is cached for ten times as long as
-reading it took. Commands on scheduled jobs from this
-process empty the cache. A command goes on when the request that started it does not wait for its end.
+On RabbitMQ the first listing makes the leader read all scheduled jobs, so a listing is cached for ten times as long as
+reading it took. Commands on scheduled jobs in this process empty the cache. A command continues even if its request no
+longer waits for it.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from palermo.webui import tuning
 from palermo.webui.site import Refused, Site
 from palermo.webui.state.refreshing import Refreshing, RefreshingByKey, start_thread
 
-#: The command that runs jobs now if they wait for a retry, and no other jobs.
+#: The command that runs jobs now if they are waiting for a retry.
 RETRY = "retry"
 
 
@@ -37,11 +37,11 @@ T = TypeVar("T")
 
 
 class StillReading(BrokerUnavailable):
-    """A listing takes longer than the caller waits. It continues in the background."""
+    """A listing takes longer than the caller waits, and continues in the background."""
 
 
 class ListingKey(NamedTuple):
-    """The key of a listing: a page of the chosen jobs."""
+    """The key of a cached listing: a page of the chosen jobs."""
 
     chosen: JobFilter
     #: Only jobs with these ids; None for all.
@@ -51,7 +51,7 @@ class ListingKey(NamedTuple):
 
 
 class ScheduledView:
-    """The scheduled and recurring jobs of one site. Safe to share between threads."""
+    """A site's scheduled and recurring jobs. Thread-safe."""
 
     def __init__(self, reading: Inspector, acting: Inspector, *, timeout: float) -> None:
         """`timeout` is how long a caller waits for a listing by default, in seconds."""
@@ -64,7 +64,7 @@ class ScheduledView:
         self._recurring = Refreshing(self._read_recurring, **shown)
         self._due: OrderedDict[str, float] = OrderedDict()
         self._running = threading.Semaphore(tuning.AT_ONCE)
-        #: Listings run one at a time: the leader serves only one, and without a leader this process becomes it.
+        #: Listings run one at a time, because the leader serves only one, and without a leader this process takes over.
         self._read_lock = threading.Lock()
 
     def page(
@@ -76,7 +76,7 @@ class ScheduledView:
         timeout: float | None = None,
         patience: float | None = None,
     ) -> Listing[JobRow]:
-        """A page of the chosen jobs, soonest first, from the cache or the broker.
+        """Return a page of the chosen jobs, soonest first, from the cache or the broker.
 
         Raises BrokerError, and Refused (422) if the page is too deep.
         """
@@ -86,12 +86,12 @@ class ScheduledView:
         return self._listing(ListingKey(chosen, None, offset, limit), waits, patience)
 
     def soon(self, chosen: JobFilter, *, offset: int = 0, limit: int = 100) -> Listing[JobRow]:
-        """`page` for people: the list of a few seconds ago, or StillReading, where reading it takes a while."""
+        """Like `page`, but if reading takes a while, return the listing of a few seconds ago or raise StillReading."""
         waits, patience = self._timeout * tuning.PATIENCE, self._timeout * tuning.GLANCE
         return self.page(chosen, offset=offset, limit=limit, timeout=waits, patience=patience)
 
     def progress(self) -> tuple[int, int] | None:
-        """How many jobs have been read for the listing under way, and how many are read; None if that is not known."""
+        """Return the number of jobs read for the running listing, and their total; None if unknown."""
         asked = start_thread(self._reading_inspector.scheduled.progress, "palermo-progress")
         try:
             return asked.result(tuning.BRIEF)
@@ -99,7 +99,7 @@ class ScheduledView:
             return None
 
     def count(self, state: str | None = None) -> int | None:
-        """The number of the scheduled jobs in a state, or in any; None if it cannot be had quickly."""
+        """Return the number of scheduled jobs in a state, or in all; None if it isn't quickly available."""
         try:
             return self._listing(
                 ListingKey(JobFilter(state=state)), tuning.BRIEF if state is None else tuning.GLANCE
@@ -108,12 +108,12 @@ class ScheduledView:
             return None
 
     def find(self, id: str, *, everywhere: bool = True) -> JobRow | None:
-        """The unmasked row of one scheduled job; None if it doesn't exist. Raises BrokerError.
+        """Return the unmasked row of one scheduled job, or None. Raises BrokerError.
 
-        Without `everywhere`, only the place of its last listing is searched; otherwise RabbitMQ reads all scheduled
+        Without `everywhere`, only the due time in its last listing is searched; otherwise RabbitMQ reads all scheduled
         jobs.
         """
-        # First only the time at which it was due.
+        # first only the time at which it was due
         there = self._due_time([id])
         looks = [*([] if there.everything else [there]), *([EVERYTHING] if everywhere else [])]
         if not looks or not self._listing(ListingKey(EVERYTHING), self._timeout).total:
@@ -124,16 +124,16 @@ class ScheduledView:
         return None
 
     def recurring(self) -> list[RecurringRow]:
-        """The unmasked rows of all recurring jobs by name, from the cache or the broker. Raises BrokerError."""
+        """Return the unmasked rows of all recurring jobs by name, from the cache or the broker. Raises BrokerError."""
         return _soon(self._recurring, self._timeout)
 
     def version(self, chosen: JobFilter, *, offset: int = 0) -> str:
-        """A text that changes when a page of the chosen jobs or their number changes. Raises BrokerError."""
+        """Return a text that changes with a page of the chosen jobs or their number. Raises BrokerError."""
         page = self.page(chosen, offset=offset, limit=tuning.ROWS, timeout=tuning.BRIEF)
         return _digest([page.total, [[row["id"], row["run_at"]] for row in page.rows]])
 
     def recurring_version(self) -> str:
-        """A text that changes when the recurring jobs change. Raises BrokerError."""
+        """Return a text that changes with the recurring jobs. Raises BrokerError."""
         return _digest(_soon(self._recurring, tuning.BRIEF))
 
     def alter(
@@ -146,10 +146,9 @@ class ScheduledView:
         later: float | None = None,
         retries: bool | None = None,
     ) -> list[AlteredRow]:
-        """Cancel, run, move or give up scheduled jobs; with `retries` only those that wait for a retry.
+        """Cancel, run, move or give up scheduled jobs; with `retries` only those waiting for a retry.
 
-        Jobs are moved to the instant `at`, or each `later` seconds after it is due. Returns the rows of
-        palermo.inspector.scheduled.
+        Jobs are moved to the instant `at`, or each by `later` seconds. Returns the rows of palermo.inspector.scheduled.
         """
         acting = self._acting_inspector.on_behalf_of(actor).scheduled
         done_by: dict[str, Callable[..., list[AlteredRow]]] = {
@@ -171,7 +170,7 @@ class ScheduledView:
             missing = [row["id"] for row in rows if row["state"] == GONE]
             if there.everything or not missing:
                 return rows
-            # The missing jobs may have been moved to another time since they were listed.
+            # Missing jobs may have been moved to another time since they were listed.
             return [row for row in rows if row["state"] != GONE] + do(missing, within=within)
         finally:
             self.clear()
@@ -197,7 +196,7 @@ class ScheduledView:
                 self._due.popitem(last=False)
 
     def _due_time(self, ids: Collection[str]) -> JobFilter:
-        """The time in which all of these jobs are due, as a filter; EVERYTHING if that is not known of all."""
+        """Return a filter for the time in which all these jobs are due; EVERYTHING if it isn't known for all."""
         with self._lock:
             known = [self._due[id] for id in ids if id in self._due]
         if not known or len(known) < len(ids):
@@ -222,7 +221,7 @@ class ScheduledView:
 
 
 def _soon(value: Refreshing[T], timeout: float, patience: float | None = None) -> T:
-    """The value, or the last one after this time. Raises StillReading if there is none yet, and BrokerError."""
+    """Return the value, or the last one after this time. Raises StillReading if there is none yet, and BrokerError."""
     try:
         return value.get(wait=timeout, patience=patience)
     except TimeoutError:
@@ -240,7 +239,7 @@ def _digest(shown: object) -> str:
 
 
 def scheduled_view(site: Site) -> ScheduledView:
-    """The scheduled and recurring jobs of a site; made by the first call and kept as long as the site."""
+    """Return a site's scheduled and recurring jobs, created on first use."""
     return site.component(ScheduledView, lambda: _made(site))
 
 

@@ -1,8 +1,8 @@
-"""One search over all states of jobs: failed, retrying, scheduled, waiting, running and finished ones.
+"""A search over jobs in all states: failed, retrying, scheduled, waiting, running and finished.
 
-It reads the data of these jobs' pages: the index of failed jobs, the cached listing of scheduled ones, the first
+It uses the data of the pages of these states: the index of failed jobs, the cached listing of scheduled ones, the first
 jobs of each queue, the snapshot of the workers, and the index of the journal. Hidden values in arguments are masked
-before they are searched. A search is bounded, and `Group.unseen` names the parts that it did not search.
+before they are searched. A search is limited, and `Group.unseen` names the parts that it did not search.
 """
 
 import threading
@@ -34,32 +34,32 @@ from palermo.webui.state.live_state import LiveState, live_state, running_jobs
 from palermo.webui.state.refreshing import Refreshing
 from palermo.webui.state.scheduled_view import StillReading
 
-#: The seconds after which a search leaves out the queues that it has not read, by depth.
+#: Seconds after which a search leaves out queues that it hasn't read, by depth.
 _LONGEST = (tuning.LONG_WAIT, tuning.STALE, tuning.MINUTE)
 
-#: Where a place has not been looked at yet.
+#: Describes places that have not been searched yet.
 _SEARCHED = "which are still being searched"
 
-#: The places, in the order in which they are shown. The history has all jobs that ended, also those that failed.
+#: The states in display order. `finished` includes failed jobs, because the history does.
 GROUPS = ("failed", "retrying", "scheduled", "waiting", "running", "finished")
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """What a search found of one state."""
+    """The jobs found in one state."""
 
     #: One of GROUPS.
     state: str
-    #: The first rows, as `_row` makes them.
+    #: The first rows, created by `_row`.
     rows: tuple[Row, ...] = ()
-    #: How many match, of those that were looked at; None if none was looked at.
+    #: Number of matches among the searched jobs; None if none was searched.
     total: int | None = 0
-    #: The queues that waiting jobs were found in, each with how many.
+    #: The queues in which waiting jobs were found, with their numbers.
     queues: Mapping[str, int] | None = None
-    #: What was not looked at, for people.
+    #: Descriptions of parts that were not searched.
     unseen: tuple[str, ...] = ()
-    #: The part of it that a deeper search looks at.
+    #: The subset of `unseen` that a deeper search covers.
     cut: tuple[str, ...] = ()
-    #: Whether looking again soon finds more, because something is still being read.
+    #: Whether repeating the search soon finds more, because something is still being read.
     reading: bool = False
 
 
@@ -68,52 +68,53 @@ class Found(Struct, frozen=True, kw_only=True):
 
     query: JobFilter
     groups: tuple[Group, ...]
-    #: The depth that was searched, one of tuning.DEPTHS.
+    #: The depth of the search, one of tuning.DEPTHS.
     depth: int
 
     @property
     def total(self) -> int:
-        """How many jobs were found."""
+        """Number of jobs found."""
         return sum(group.total or 0 for group in self.groups)
 
     @property
     def reading(self) -> bool:
-        """Whether looking again soon finds more."""
+        """Whether repeating the search soon finds more."""
         return any(group.reading for group in self.groups)
 
     @property
     def unseen(self) -> list[str]:
-        """All that was not looked at, for people."""
+        """Descriptions of everything that was not searched."""
         return [text for group in self.groups for text in group.unseen]
 
     @property
     def cut(self) -> list[str]:
-        """The part of `unseen` that a deeper search looks at."""
+        """The subset of `unseen` that a deeper search covers."""
         return [text for group in self.groups for text in group.cut]
 
     @property
     def deeper(self) -> int | None:
-        """The depth at which a search finds more; None if nothing was cut, or if there is no such depth."""
+        """The depth at which a search finds more; None if nothing was cut, or there is no greater depth."""
         return next((depth for depth in tuning.DEPTHS if depth > self.depth), None) if self.cut else None
 
 
 def search(visit: Visit, query: JobFilter, *, limit: int, depth: int) -> Found:
-    """The jobs that match, at most `limit` of each group. Raises BrokerError."""
+    """Return the jobs that match, at most `limit` per group. Raises BrokerError."""
     return Looks(visit, query, limit=limit, depth=depth).found()
 
 
 class Looks:
-    """The looks of one search, at all places at the same time: most of a search is to wait for the broker."""
+    """The parts of a search, which run simultaneously because they mostly wait for the broker."""
 
     def __init__(self, visit: Visit, query: JobFilter, *, limit: int, depth: int, soon: bool = False) -> None:
-        """`soon` is for people, who look again: scheduled jobs may be a few seconds old."""
+        """With `soon`, scheduled jobs may be a few seconds old. For pages, which repeat the search."""
         self._query = query
         self._depth = depth
         self._limit = limit
         self._wanted = wanted = _wanted(query)
         live = live_state(visit.site)
         pool = ThreadPoolExecutor(tuning.AT_ONCE)
-        # The last snapshot may be old: with its queues a search begins, and those that only the new one has follow.
+        # The search starts with the queues of the last snapshot, which may be old, and adds those that only the new one
+        # has.
         last, self._asked = live.sampler.last, pool.submit(live.snapshot)
         self._ended = {
             state: pool.submit(find, visit.site, query, limit)
@@ -126,16 +127,18 @@ class Looks:
         if wanted & {"waiting", "retrying"}:
             self._rows["waiting"] = pool.submit(_waiting, visit, query, depth, pool, last, self._asked)
         self._all: list[Future[Any]] = [self._asked, *self._ended.values(), *self._rows.values()]
-        # The look at the queues is the last that begins others.
+        # Waiting jobs are the last part that starts others.
         self._rows.get("waiting", self._asked).add_done_callback(lambda _: pool.shutdown(wait=False))
 
     @property
     def over(self) -> bool:
-        """Whether all places have been looked at."""
+        """Whether all parts have ended."""
         return all(look.done() for look in self._all)
 
     def found(self, within: float | None = None) -> Found:
-        """What the looks have found; with `within` those that take no longer, in seconds. Raises BrokerError."""
+        """Return the results of all parts, or only of those that end `within` this number of seconds. Raises
+        BrokerError.
+        """
         wait(self._all, within)
         groups = tuple(self._group(state) for state in GROUPS if state in self._wanted)
         return Found(query=self._query, groups=groups, depth=self._depth)
@@ -149,7 +152,7 @@ class Looks:
             case "scheduled":
                 return _group(state, later, self._limit, lambda row: row["state"] != "retrying")
             case "retrying":
-                # A job whose time has come waits in its queue. What was left out stands with the other groups.
+                # A job that has become due is waiting in its queue. With other groups, the omission is mentioned there.
                 alone = len(self._wanted) == 1
                 unseen = (*later.unseen, *waiting.unseen) if alone else ()
                 cut = (*later.cut, *waiting.cut) if alone else ()
@@ -170,27 +173,27 @@ class Looks:
 
 
 class UnfinishedSearches:
-    """Searches whose page was shown before all places had been searched; the next request continues them."""
+    """Searches whose page was shown before they ended. The next request continues them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, int], tuple[float, Looks]] = {}
 
     def take(self, text: str, depth: int) -> Looks | None:
-        """The search of this text and depth that a page has left a moment ago."""
+        """Return the search for this text and depth that a page has recently left unfinished."""
         now = time.monotonic()
         with self._lock:
             self._kept = {key: each for key, each in self._kept.items() if now - each[0] < tuning.RECENT}
             return self._kept.pop((text, depth), (0.0, None))[1]
 
     def keep(self, text: str, depth: int, looks: Looks) -> None:
-        """Keep a search for the next look."""
+        """Keep a search for the next request."""
         with self._lock:
             self._kept[text, depth] = (time.monotonic(), looks)
 
 
 def search_soon(visit: Visit, text: str, query: JobFilter, *, limit: int, depth: int) -> Found:
-    """What a search finds within a moment; the next look with the same text has the rest. Raises BrokerError."""
+    """Return what a search finds within a moment; the next call with the same text has the rest. Raises BrokerError."""
     unfinished = visit.site.component(UnfinishedSearches, UnfinishedSearches)
     looks = unfinished.take(text, depth) or Looks(visit, query, limit=limit, depth=depth, soon=True)
     found = looks.found(tuning.GLANCE * visit.site.client.settings.publish_timeout)
@@ -200,12 +203,12 @@ def search_soon(visit: Visit, text: str, query: JobFilter, *, limit: int, depth:
 
 
 def _wanted(query: JobFilter) -> set[str]:
-    """The groups that a query asks for."""
+    """Return the groups that a query selects."""
     groups = {"done": {"finished"}, "discarded": {"finished"}, "cancelled": {"waiting", "finished"}}
     return set().union(*(groups.get(state, {state}) for state in query.states)) or set(GROUPS)
 
 
-# -- the places
+# -- the parts
 
 
 def _failed(site: Site, query: JobFilter, limit: int) -> Group:
@@ -226,7 +229,7 @@ def _failed(site: Site, query: JobFilter, limit: int) -> Group:
 
 
 class _Rows(Struct, frozen=True):
-    """Rows that match, and what was not looked at."""
+    """Matching rows, and what was not searched."""
 
     rows: list[Row] = field(default_factory=list)
     unseen: tuple[str, ...] = ()
@@ -235,7 +238,8 @@ class _Rows(Struct, frozen=True):
 
 
 def _scheduled(visit: Visit, query: JobFilter, depth: int, soon: bool) -> _Rows:
-    # The broker filters before the cut by what it knows. Words are searched here, in the first jobs that remain.
+    # The broker applies the filters that it supports before the limit. Words are searched here in the first remaining
+    # jobs.
     state = query.state if query.state in ("retrying", "scheduled") else None
     chosen = JobFilter(
         queue=query.queue, job=query.job, state=state, due_from=query.due_from, due_until=query.due_until
@@ -266,7 +270,7 @@ def _waiting(
     looks: dict[str, Future[Listing[Row] | None]] = {}
 
     def begin(snapshot: Snapshot) -> list[str]:
-        """Have the queues with the fewest jobs looked at; the names of those left out."""
+        """Start reading the queues with the fewest jobs. Returns the names of those left out."""
         filled = sorted(
             (row["pending"], row["name"]) for row in snapshot.queues if row["pending"] and not is_failed(row["name"])
         )
@@ -343,7 +347,7 @@ def _finished(site: Site, query: JobFilter, limit: int) -> Group:
 
 
 def _shown(views: JournalViews, entry: Entry) -> Row:
-    """A finished job with its arguments, or why it was discarded or cancelled."""
+    """Return a finished job with its arguments, or why it was discarded or cancelled."""
     row = entry.row()
     told = views.arguments.text(entry.id, entry.job, entry.queue, entry.more)
     return {**row, "preview": row["reason"] or told, "tenant": None}
@@ -361,7 +365,7 @@ def _group(state: str, found: _Rows, limit: int, belongs: Callable[[Row], bool] 
 
 
 def _row(row: Row, at: str | None) -> Row:
-    """A job as a search shows it; `at` is when it failed, ended, started to run, or else was enqueued."""
+    """Return a job as shown by a search. `at` is when it failed, ended or started, or else was enqueued."""
     error = row["error"]
     return {
         **{name: row[name] for name in ("id", "job", "queue", "state", "preview", "worker", "tenant")},
@@ -375,11 +379,11 @@ def _fitting(query: JobFilter, rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if query.matches(facts_of_row(row))]
 
 
-# -- what is offered while somebody types
+# -- suggestions while the user types
 
 
 class Suggestions(Refreshing[dict[str, list[str]]]):
-    """The names that a search is offered: of queues, jobs and tenants, at most ten seconds old."""
+    """The suggestions for a search: names of queues, jobs and tenants, at most ten seconds old."""
 
 
 def _offered(site: Site) -> dict[str, list[str]]:
@@ -387,7 +391,7 @@ def _offered(site: Site) -> dict[str, list[str]]:
 
 
 def _known(site: Site) -> dict[str, list[str]]:
-    """What other pages have read already: no broker is asked."""
+    """Return names that other pages have read, without asking the broker."""
     live = site.existing(LiveState)
     snapshot = live.sampler.last if live else None
     queues = [row["name"] for row in snapshot.queues if not is_failed(row["name"])] if snapshot else []
@@ -402,7 +406,7 @@ def _known(site: Site) -> dict[str, list[str]]:
 
 
 def job_names(site: Site) -> set[str]:
-    """The names of jobs that other pages have read already, and of those whose code is imported here."""
+    """Return the names of jobs that other pages have read, and of those whose code is imported here."""
     jobs = set(registry.names())
     failed = site.existing(FailedJobs)
     if failed is not None and failed.view.state.ready:
@@ -414,7 +418,7 @@ def job_names(site: Site) -> set[str]:
 
 
 def suggestions(site: Site) -> list[str]:
-    """The chips offered while the user types in the search, names of queues and jobs first."""
+    """Return the conditions suggested while the user types, starting with names of queues and jobs."""
     names = _offered(site)
     chips = [str(Chip(chip, name)) for chip in ("queue", "job", "tenant") for name in names[chip]]
     more = [str(Chip(chip, CHIPS[chip][0])) for chip in ("error", "worker", "until", "since")]
@@ -422,7 +426,7 @@ def suggestions(site: Site) -> list[str]:
 
 
 class Names(Struct, frozen=True):
-    """Queues, workers and jobs whose name has the words of a search."""
+    """Queues, workers and jobs whose names contain the words of a search."""
 
     queues: tuple[str, ...] = ()
     workers: tuple[str, ...] = ()
@@ -430,7 +434,9 @@ class Names(Struct, frozen=True):
 
 
 def names(site: Site, query: JobFilter) -> Names:
-    """The names that have the words of a query without chips, one that equals them first. Raises BrokerError."""
+    """Return the names that contain the words of a query without conditions, exact matches first. Raises
+    BrokerError.
+    """
     if query.text is None or query != JobFilter(text=query.text):
         return Names()
     wanted = query.text.casefold()

@@ -1,4 +1,4 @@
-"""The number of jobs in each state, for the tabs of the pages of jobs: some seconds old, so that no page waits."""
+"""The number of jobs in each state, for the tabs of job pages. Some seconds old, so that no page waits."""
 
 from contextlib import suppress
 
@@ -10,7 +10,7 @@ from palermo.webui.state.scheduled_view import scheduled_view
 
 
 def tab_counts(site: Site) -> dict[str, int | None]:
-    """The number of jobs by the name of their page; None if it is unknown."""
+    """Return the number of jobs by the name of their page, or None if unknown."""
     later = scheduled_view(site)
     counts = {"scheduled": later.count("scheduled"), "retries": later.count("retrying")}
     with suppress(PalermoError):

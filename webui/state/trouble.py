@@ -1,21 +1,21 @@
-"""The broker's current trouble, as each page's banner shows it."""
+"""The broker's current problem, for the banner on each page."""
 
 from msgspec import Struct
 
 from palermo.inspector.rates import Snapshot
 from palermo.webui import tuning
 
-#: Seconds after which a sample without an answer counts as the broker's silence: the first one may take ten.
+#: Seconds after which a sample without an answer means that the broker is silent. The first one may take ten.
 _SILENT = tuning.RECENT + tuning.LONG_WAIT
 
 
 class SeenTrouble(Struct, frozen=True):
-    """What the banner says."""
+    """The content of the banner."""
 
-    #: A sentence without its full stop, and what to do about it.
+    #: A sentence without its full stop, and advice.
     cause: str
     advice: str
-    #: Whether the broker does not answer: the pages show what was known last.
+    #: Whether the broker doesn't answer, so that pages show the last known state.
     away: bool
 
     @classmethod
@@ -26,7 +26,9 @@ class SeenTrouble(Struct, frozen=True):
 
     @classmethod
     def of_sample(cls, error: str, silent: float, last: Snapshot | None) -> "SeenTrouble | None":
-        """The trouble by the error of the last sample, the seconds that one is under way, and the last that came."""
+        """Return the trouble from the last sample's error, the seconds that a sample has been in progress, and the last
+        snapshot.
+        """
         if error:
             return cls.of_error(error)
         if silent > _SILENT:

@@ -1,6 +1,6 @@
-"""Memory and processor time of workers in the last ten minutes, as sampled by this web process.
+"""Workers' memory and CPU usage in the last ten minutes, as sampled by this web process.
 
-It is bounded and temporary: it starts empty with the process, and each web process has its own.
+Its size is limited. It starts empty with the process, and each web process has its own.
 """
 
 import threading
@@ -14,42 +14,42 @@ from palermo.contract.rows import Row
 from palermo.inspector.inspector import Inspector
 from palermo.webui import tuning
 
-#: The seconds of a part of a chart, and the number of parts.
+#: Seconds per part of a chart, and the number of parts.
 PART = tuning.RECENT
 PARTS = int(tuning.WINDOW / PART)
 
 
 class Answer(Struct, frozen=True):
-    """What a worker told at one instant."""
+    """A worker's answer at one instant."""
 
     #: Unix seconds.
     at: float
-    #: Bytes of RAM, and seconds of processor time since its processes began; None if it did not tell.
+    #: Resident bytes, and processor time in seconds since its processes started; None if unknown.
     memory: float | None
     cpu: float | None
 
 
 class Part(Struct, frozen=True):
-    """The most that a worker used in a part of the time; None where that is not known."""
+    """A worker's maximum usage in a part of the time; None if unknown."""
 
     memory: float | None = None
-    #: Per cent of one processor.
+    #: Percent of one processor.
     cpu: float | None = None
 
 
 class WorkerUsage:
-    """The answers of each worker in the last ten minutes. Safe to share between threads."""
+    """Each worker's answers in the last ten minutes. Thread-safe."""
 
     def __init__(self, inspector: Inspector) -> None:
         self._inspector = inspector
         self._lock = threading.Lock()
         self._answers: dict[str, deque[Answer]] = {}
         self._asked_at = 0.0
-        #: Grows with each question to all workers.
+        #: Increases each time all workers are asked.
         self.version = 0
 
     def ask(self, workers: Sequence[Row], now: float) -> None:
-        """Ask these workers, and forget others; does nothing if that was done a moment ago. Raises BrokerError."""
+        """Ask these workers, and forget all others. Does nothing if that was just done. Raises BrokerError."""
         with self._lock:
             if 0 <= now - self._asked_at < 2 * tuning.FRESH:
                 return
@@ -62,7 +62,7 @@ class WorkerUsage:
         self.version += 1
 
     def add(self, worker: str, memory: float | None, cpu: float | None, now: float) -> None:
-        """Keep the answer of a worker, unless one of a moment ago is kept."""
+        """Add a worker's answer, unless there is a very recent one."""
         with self._lock:
             if worker not in self._answers and len(self._answers) >= tuning.LIMIT:
                 return
@@ -71,18 +71,18 @@ class WorkerUsage:
                 answers.append(Answer(now, memory, cpu))
 
     def answers(self, worker: str, now: float) -> list[Answer]:
-        """The answers of a worker in the last ten minutes, oldest first."""
+        """Return a worker's answers in the last ten minutes, oldest first."""
         with self._lock:
             return [each for each in self._answers.get(worker, ()) if now - tuning.WINDOW < each.at <= now]
 
 
 def begin(now: float) -> float:
-    """The instant at which the first part of a chart begins."""
+    """Return the start of a chart's first part."""
     return now // PART * PART + PART - tuning.WINDOW
 
 
 def parts(answers: Iterable[Answer], now: float) -> list[Part]:
-    """What was used in each part of the last ten minutes, oldest first."""
+    """Return the usage in each part of the last ten minutes, oldest first."""
     found = [Part()] * PARTS
     known = list(answers)
     for before, each in pairwise([None, *known]):
@@ -91,7 +91,7 @@ def parts(answers: Iterable[Answer], now: float) -> list[Part]:
         if before is not None and before.at < each.at:
             since = max(before.at, each.at - tuning.STALE)
             if before.cpu is not None and each.cpu is not None:
-                # Processes that ended may count no more: see palermo.worker.limits.processor_time.
+                # May decrease when processes end: see palermo.worker.limits.processor_time.
                 cpu = max(0.0, each.cpu - before.cpu) / (each.at - before.at) * 100
         first, last = (int((at - begin(now)) // PART) for at in (since, each.at))
         for nth in range(max(0, first), min(last, PARTS - 1) + 1):
@@ -100,7 +100,7 @@ def parts(answers: Iterable[Answer], now: float) -> list[Part]:
 
 
 def newest(found: Sequence[Part]) -> Part:
-    """What is used now: the last values that are known."""
+    """Return the current usage, from the last known values."""
     memory = next((each.memory for each in reversed(found) if each.memory is not None), None)
     return Part(memory, next((each.cpu for each in reversed(found) if each.cpu is not None), None))
 

@@ -1,6 +1,7 @@
-"""The number of waiting jobs in each queue in the last hour and day, as sampled by this web process.
+"""The number of waiting jobs in each queue over the last hour and day, as sampled by this web process.
 
-The journal counts enqueued and ended jobs, but not waiting ones. So this starts with the process, in its memory.
+The journal doesn't contain it, because it counts only enqueued and finished jobs. The history is in memory and starts
+with the process.
 """
 
 from collections.abc import Iterable
@@ -12,17 +13,17 @@ from palermo.core.topology import is_failed
 from palermo.history.series import FINE, Grid, Window, begin
 from palermo.webui import tuning
 
-#: The windows that are kept, and the most queues.
+#: The windows, and the maximum number of queues.
 WINDOWS = (Window.HOUR, Window.DAY)
 
-#: Stands for all queues together, whose name is never empty.
+#: Stands for all queues together; no queue has an empty name.
 _ALL = ""
 
 
 class WaitingJobs(Struct, frozen=True):
-    """The most jobs that waited at a time, in each part of a window."""
+    """The maximum number of waiting jobs in each part of a window."""
 
-    #: Unix seconds at which the window begins, and the seconds of each part.
+    #: The window's start in Unix seconds, and the seconds per part.
     start: float
     step: float
     #: None for parts without a sample.
@@ -30,13 +31,13 @@ class WaitingJobs(Struct, frozen=True):
 
 
 class WaitingHistory:
-    """The most jobs that waited in each queue, by time. Not safe to share: the sampler's lock protects it."""
+    """The maximum number of waiting jobs per queue over time. Not thread-safe: protected by the sampler's lock."""
 
     def __init__(self) -> None:
         self._cells: dict[Window, dict[str, dict[int, int]]] = {window: {} for window in WINDOWS}
 
     def add(self, queues: Iterable[Row], at: float) -> None:
-        """Add what waits in these queues at an instant, in Unix seconds. Queues of failed jobs are left out."""
+        """Add the numbers of waiting jobs at an instant in Unix seconds. Ignores queues of failed jobs."""
         waiting = {row["name"]: row["pending"] for row in queues if not is_failed(row["name"])}
         waiting[_ALL] = sum(waiting.values())
         for window, names in self._cells.items():
@@ -56,7 +57,9 @@ class WaitingHistory:
                     del names[name]
 
     def of(self, window: Window, now: float, queue: str | None = None) -> WaitingJobs | None:
-        """What waited in a queue, or in all, in the window up to now. None if the window or the queue is not known."""
+        """Return the waiting jobs of a queue, or of all, over a window up to now; None if the window or queue is
+        unknown.
+        """
         cells = self._cells.get(window, {}).get(_ALL if queue is None else queue)
         if not cells:
             return None

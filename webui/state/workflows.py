@@ -1,7 +1,7 @@
-"""The workflows that pages and API show: those that run or have failed from the broker, others from the journal.
+"""The workflows shown by pages and the API: running and failed ones from the broker, others from the journal.
 
-Law: HTML and JSON have the same rows. They are those of palermo/inspector/workflow_rows.py; the detail of a workflow
-adds what the journal and the workers tell of its steps' jobs.
+Law: HTML and JSON use the same rows, from palermo/inspector/workflow_rows.py. A workflow's detail adds data of its
+steps' jobs from the journal and the workers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,23 +28,23 @@ from palermo.webui.state.refreshing import Refreshing
 
 
 class LiveWorkflows(Refreshing[Sequence[WorkflowInfo]]):
-    """The workflows of a site that run or have failed, newest first. Getting them raises BrokerError."""
+    """A site's running and failed workflows, newest first. Getting them raises BrokerError."""
 
 
 def live_workflows(site: Site) -> LiveWorkflows:
-    """The live workflows of a site, at most 2 seconds old; clear it after a change."""
+    """Return a site's live workflows, at most 2 seconds old. Clear them after a change."""
     return site.component(
         LiveWorkflows, lambda: LiveWorkflows(lambda: site.inspector.workflows._all()[::-1], fresh=tuning.FRESH)
     )
 
 
 def workflow_rows(visit: Visit, filter: JobFilter, *, page: int, limit: int) -> Listing[Row]:
-    """A page of the workflows that match: first those that run or have failed, then those that the journal has."""
+    """Return a page of the matching workflows: first running and failed ones, then those in the journal."""
     live = live_workflows(visit.site).get()
     matching = [info for info in live if filter.matches(_facts(info))]
     first = (page - 1) * limit
     rows = [workflow_row(info) for info in matching[first : first + limit]]
-    # A workflow that was retried has ended before, by the journal.
+    # A workflow that was retried has an earlier end in the journal.
     total, ended = journal_views(visit.site).index.workflows(
         filter,
         without=[printable(info.id) for info in live],
@@ -67,10 +67,10 @@ def _facts(info: WorkflowInfo) -> Facts:
 
 
 def workflow_detail(visit: Visit, id: str, inside: str = "") -> Row:
-    """One workflow: its row with `steps`, those of the step `inside` only, and `cleaned_up`.
+    """Return one workflow: its row with `steps`, only those of the step `inside` if given, and `cleaned_up`.
 
-    A step's row has, beside what workflow_rows.py says, the `attempt`, `took`, `ended_at` and `error` of its last run;
-    of a map `jobs`, some of its members that run, and `inner`, some that added steps. Raises NotFound.
+    In addition to workflow_rows.py, a step's row has the `attempt`, `took`, `ended_at` and `error` of its last run. For
+    a map it has `jobs`, some of its running members, and `inner`, some that added steps. Raises NotFound.
     """
     site = visit.site
     info = site.inspector.workflows._find(check_id(id)) or _ended(site, id)
@@ -97,17 +97,17 @@ def workflow_detail(visit: Visit, id: str, inside: str = "") -> Row:
 
 
 def workflow_of(id: str, message: Message | None, parent: str, life: Sequence[Row]) -> tuple[str, str] | None:
-    """The workflow of a job and the path of its step, "" for the workflow's own job; None for other jobs."""
+    """Return a job's workflow and the path of its step ("" for the workflow's own job); None for other jobs."""
     step = None if message is None else step_of(message.extra)
     if step is not None:
         return step[:2]
-    if parent and id.startswith(f"{parent}/"):  # a worker does not tell the headers of a job that it runs
+    if parent and id.startswith(f"{parent}/"):  # workers don't report the headers of a running job
         return parent, id.removeprefix(f"{parent}/")
     return (id, "") if any(row["kind"] == RecordKind.EXPANDED for row in life) else None
 
 
 def _ended(site: Site, id: str) -> WorkflowInfo | None:
-    """A workflow that has ended, from the journal."""
+    """Return a finished workflow from the journal."""
     views = journal_views(site)
     views.wait_until_read()
     entries = (entry for entry in reversed(views.index.of(id)) if WORKFLOW in entry.more)
@@ -115,7 +115,7 @@ def _ended(site: Site, id: str) -> WorkflowInfo | None:
 
 
 def _info_of(entry: Entry) -> WorkflowInfo | None:
-    """The workflow whose end is in a record of the journal."""
+    """Return the workflow in a journal record of its end."""
     known: dict[str, Any] = {
         "kind": entry.kind,
         "id": entry.id,
@@ -128,7 +128,7 @@ def _info_of(entry: Entry) -> WorkflowInfo | None:
 
 
 def _run(step: Row, entry: Entry | None) -> Row:
-    """The last run of a step by the journal, with its job and queue if the broker doesn't know them."""
+    """Return a step's last run in the journal, with its job and queue if the broker doesn't know them."""
     if entry is None or entry.state is None:
         return {"attempt": None, "took": None, "ended_at": None, "error": None}
     row = entry.row()
@@ -138,7 +138,7 @@ def _run(step: Row, entry: Entry | None) -> Row:
 
 
 def _members(running: Mapping[str, Row], id: str, row: Row) -> Iterator[Row]:
-    """Some of the members of a map that run."""
+    """Yield some of a map's running members."""
     if row["running"]:
         prefix = step_id(id, f"{row['name']}:")
         found = [job for job in running.values() if job["id"].startswith(prefix)]
