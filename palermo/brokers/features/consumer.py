@@ -374,7 +374,7 @@ class StepConsumer(abc.ABC):
         elif self._held.get(delivery.slot) == delivery.token:
             self._free_slot(delivery.slot)
 
-    def _not_ours(self, delivery: Delivery) -> DeliveryLost:
+    def _delivery_lost(self, delivery: Delivery) -> DeliveryLost:
         return DeliveryLost(
             f"job {delivery.message.id} is no longer held by this worker: it was already settled or requeued."
         )

@@ -205,7 +205,7 @@ class RabbitmqEvents:
         replayed = await self._deliver_kept(subscription, 0, last, queued=await self._queued_ids(queue))
         await self._bind(subscription)
         late = await self._event_log.mark(connection)
-        replayed += await self._tell(subscription, last + 1, late, lying=await self._lying(queue))
+        replayed += await self._deliver_kept(subscription, last + 1, late, queued=await self._queued_ids(queue))
         log.info("group subscribed, with earlier events group=%s events=%d", subscription.group, replayed)
         return replayed
 

@@ -376,7 +376,7 @@ class Ledger(Generic[T]):
             self._reading.state.take(batch)
         elif batch.by != self._by:
             log.warning("an earlier leader wrote to the queue, reading it again queue=%s", self._table.queue)
-            self.let_go()
+            self.drop_states()
 
     def _skip(self, record: object, error: object) -> None:
         self._connection.unreadable.skip(self._table.queue, record, error)

@@ -96,7 +96,7 @@ async def watch(
         keys = await unique_keys.known() if unique_keys.knows else []
         found = await suspects(exchange, connection, keys, now=now(), tenant_has_jobs=tenant_has_jobs)
         strays = [one for one in found if one in before]
-        for name in await unique_keys.free_strays(strays) if strays else ():
+        for name in await unique_keys.free_orphans(strays) if strays else ():
             log.warning("freed a key whose job no longer exists key=%s", name)
         before = found
         return LOOK_EVERY

@@ -258,12 +258,12 @@ class UniqueKeys:
 
         return await self._ask(do)
 
-    async def free_strays(self, strays: Iterable[tuple[str, int]]) -> list[str]:
+    async def free_orphans(self, orphans: Iterable[tuple[str, int]]) -> list[str]:
         """Free each key that still has the holder with this serial. Returns the names of the freed keys."""
 
         def do(changes: KeyChanges) -> list[str]:
             freed = []
-            for name, serial in strays:
+            for name, serial in orphans:
                 key = changes.get(name)
                 # A refused job is in no queue now, but will be published from the ledger.
                 if key.holder is not None and key.holder.serial == serial and key.holder.id not in self._ledger.refused:
@@ -398,8 +398,8 @@ class UniqueKeys:
         async for some in in_turns(list(keys.values())):
             for key in some:
                 self._known.remember(key)
-        async for some in in_turns(reports, at_once=CODED_AT_ONCE):
-            for report in some:
+        async for part in in_turns(reports, at_once=CODED_AT_ONCE):
+            for report in part:
                 self._on_report(report, read_again=True)
         self._learnt = True
 
@@ -449,7 +449,7 @@ class UniqueKeys:
             except PalermoError as error:
                 raise BrokerUnavailable(
                     "a queue refused a unique job, and RabbitMQ did not confirm that the job was withdrawn, so it may"
-                    " still run. {error}"
+                    f" still run. {error}"
                 ) from error
         for asked in withdrawn:
             self._fail([asked], refused[asked.result.id])
