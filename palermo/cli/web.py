@@ -21,7 +21,7 @@ _ROLES = ("viewer", "operator", "admin")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Port to listen on; 0 picks a free port.  [default: 3000]")
 @click.option("--users", metavar="FILE", help="File of users; `palermo web-user` creates its lines.")
-@click.option("--no-token", is_flag=True, help="Require no token from this machine. Only if there are no users.")
+@click.option("--no-token", is_flag=True, help="Require no token from this machine; only without users.")
 @click.option(
     "--allow-host", "hosts", multiple=True, metavar="NAME", help="Host name of the web pages; * is a wildcard."
 )

@@ -287,7 +287,7 @@ class CountsRow(TypedDict):
     """The counts of a period."""
 
     enqueued: int
-    processed: Annotated[int, About("Runs that ended by themselves.")]
+    processed: Annotated[int, About("Finished runs, successful or not.")]
     failed: Annotated[int, About("Runs that failed, including those that are retried.")]
     succeeded: int
     retried: Annotated[int, About("Failed runs that are retried.")]

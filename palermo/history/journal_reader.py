@@ -183,7 +183,7 @@ class JournalFollower:
                     case Opened(end):
                         self._change(end=end, error="")
                     case CaughtUp():
-                        log.info("the journal has been read records=%d", self._progress.records)
+                        log.info("journal read records=%d", self._progress.records)
                         self._change(ready=True)
                         self._ready.set()
                     case Restarted():

@@ -148,7 +148,7 @@ class _Supervisor:
         if self._stopping or status == 0:
             place.process, place.code = None, max(0, status)
         elif self._watched is not None:
-            log.error("worker %s, waits for the code to change pid=%d", describe_status(status), process.pid)
+            log.error("worker %s, waiting for the code to change pid=%d", describe_status(status), process.pid)
             place.process, place.waits = None, True
         elif not (place.started and self._restarts):
             place.process, place.code = None, max(1, status)

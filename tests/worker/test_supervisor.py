@@ -87,7 +87,7 @@ def test_a_change_of_the_code_is_taken_over_and_broken_code_waited_for(rig: Rig)
     assert rig.client.enqueue("say", keep_result=True).result(60) == "old"
 
     module.write_text("import palermo\nraise RuntimeError('half-written')\n")
-    eventually(lambda: "waits for the code to change" in worker.log)
+    eventually(lambda: "waiting for the code to change" in worker.log)
     module.write_text(MODULE.format("brand new"))
     eventually(lambda: pids(rig))
 

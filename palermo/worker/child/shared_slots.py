@@ -286,7 +286,7 @@ class SharedSlots:
         try:
             changes = self._state.changes()
         except PipeLost as error:
-            log.error("slots end reason=%r", str(error))
+            log.error("slots ended reason=%r", str(error))
             exit_now(1)
         if changes:
             self._looked = math.inf

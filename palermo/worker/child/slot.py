@@ -58,7 +58,7 @@ def serve(end: socket.socket, *, number: int, executor: Executor, leave: Callabl
         while slot.turn():
             pass
     except PipeLost as error:
-        log.error("slot ends slot=%d reason=%r", number, str(error))
+        log.error("slot ended slot=%d reason=%r", number, str(error))
         exit_now(1)
     except OSError:  # the parent is gone, or a job closed our end
         exit_now(1)

@@ -76,7 +76,7 @@ def _warn_of_options(names: Iterable[str]) -> None:
     if new := _OF_SOCKET.intersection(names) - _warned:
         _warned.update(new)
         log.warning(
-            "unsupported options in the broker URL ignored options=%s",
+            "ignoring unsupported options in the broker URL options=%s",
             ",".join(sorted(new)),
         )
 

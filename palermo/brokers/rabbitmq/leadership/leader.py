@@ -136,13 +136,13 @@ class Leader:
                     task.result()
             if self._hands_over.done():
                 raise self._hands_over.result()
-            deleted = BrokerUnavailable("the queue of the duty was deleted.")
+            deleted = BrokerUnavailable("the leader's queue was deleted.")
             raise self._connection.error or self._responder.error or deleted
         except (BrokerRefused, NewerFormat) as error:
             self.refused = error
             raise
         finally:
-            fulfil(self._hands_over, HandsOver("the leader ends."))
+            fulfil(self._hands_over, HandsOver("the leader is ending."))
             for one in (lost, deposed, *tasks):
                 one.cancel()
             await asyncio.wait({lost, deposed, *tasks})
@@ -170,7 +170,7 @@ class Leader:
 
     def _on_stand_by(self) -> bytes:
         if self.stands_in:
-            fulfil(self._hands_over, HandsOver("a worker stands by to lead."))
+            fulfil(self._hands_over, HandsOver("another worker is ready to lead."))
         return b""
 
     async def _reply(self, operation: Operation[Any]) -> bytes:
