@@ -24,7 +24,7 @@ _ANSWER_TIMEOUT = 1.0
 
 
 class _Reply(Struct, frozen=True):
-    """A worker's reply to a command; without values if the command was for another worker."""
+    """A worker's reply to a command. Without values if the command was not for this worker."""
 
     worker: str
     values: dict[str, Any] | None
@@ -68,7 +68,7 @@ class CommandListener:
     """Reads and executes the commands to one worker and the cancels of its jobs."""
 
     def __init__(self, store: StepStore, worker: str, on_command: OnCommand, holds: Callable[[str], bool]) -> None:
-        """`holds` tells whether the worker has a job with this id."""
+        """`holds` returns whether the worker has a job with this id."""
         self._store = store
         self._worker = worker
         self._on_command = on_command

@@ -93,7 +93,7 @@ class StepConsumer(abc.ABC):
     async def _claim_similar(self, delivery: Delivery) -> tuple[bool, Delivery | None]:
         """Claim another job of the delivery's queue, to run together with it.
 
-        Returns whether the queue has another job, and that job if it was claimed.
+        Returns whether the queue has another job, and the job, or None if it was not claimed.
         """
 
     @abc.abstractmethod
@@ -246,10 +246,7 @@ class StepConsumer(abc.ABC):
         self._end(delivery)
 
     def _end_soon(self, delivery: Delivery, ack: Ack) -> bool:
-        """Store a step's end soon, together with others of its workflow, so that its slot is free now.
-
-        False for other jobs.
-        """
+        """Store a step's end soon, together with others of its workflow. Frees the slot now. False for other jobs."""
         claim: Claim = delivery.token
         ending = Ending.of(delivery.message, ack, claim.still_valid, _steps(claim, ack))
         if ending is None:
@@ -278,7 +275,7 @@ class StepConsumer(abc.ABC):
     async def _change(
         self, delivery: Delivery, run_end: KeyReport | None, conditions: list[Step], changes: list[Step]
     ) -> int:
-        """Change a job and its key; return the number of the condition that failed, or 0."""
+        """Change a job and its key. Returns 0, or the number of the condition that failed."""
 
         def decide(states: KeyStates) -> None:
             if run_end is not None:
@@ -290,7 +287,7 @@ class StepConsumer(abc.ABC):
     async def _postpone(
         self, delivery: Delivery, verdict: RunLater, conditions: list[Step], changes: list[Step]
     ) -> int:
-        """Postpone a job until it may run; return the number of the condition that failed, or 0."""
+        """Postpone a job until it may run. Returns 0, or the number of the condition that failed."""
         later = Reschedule(postponed(delivery.message, verdict))
         moved, *rest = _steps(delivery.token, later)
         return await self._change(delivery, key_report(delivery, later), conditions, [moved, *changes, *rest])
@@ -361,7 +358,7 @@ class StepConsumer(abc.ABC):
                 )
 
     def _claim_of(self, delivery: Delivery) -> Claim:
-        """The claim of a delivery that its slot holds. Raises DeliveryLost."""
+        """The claim on a delivery that is still held. Raises DeliveryLost."""
         claim: Claim = delivery.token
         if self._held.get(delivery.slot) != claim:
             raise self._delivery_lost(delivery)

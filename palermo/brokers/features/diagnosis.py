@@ -25,7 +25,7 @@ _QUEUE = "~doctor"
 
 
 async def unreadable(store: StepStore) -> list[Finding]:
-    """States that can't be parsed, which only another program can have written. Palermo skips them."""
+    """The findings about unparsable states, which another program must have written. Palermo skips them."""
     found = []
     for table, read in _STATES.items():
         states = (await store.fields(table)).items()

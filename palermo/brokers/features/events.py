@@ -1,8 +1,8 @@
 """Events: one step publishes an event to the queues of all subscribed groups.
 
-Kept events are also entries of a log. A group that wants earlier events subscribes in a step that also stores the
-position of the newest entry. Later events reach it as they are published, and the earlier ones in batches: each event
-once.
+Kept events are also entries of a log. If a new group wants earlier events, the step that subscribes it also stores the
+position of the newest entry. The group gets later events as they are published, and the earlier ones in batches, so it
+gets each event once.
 """
 
 import json
@@ -139,7 +139,7 @@ class StepEvents:
         return len(jobs)
 
     async def _groups(self) -> tuple[Step, list[Subscription]]:
-        """The condition that the subscriptions are unchanged, and all subscriptions by group."""
+        """The condition that no subscription has changed, and all subscriptions by group."""
         states = {text_of(name): state for name, state in (await self._store.fields("groups")).items()}
         version: Stored | None = states.pop(VERSION, None)
         found = (Subscription.from_stored(group, states[group]) for group in sorted(states))

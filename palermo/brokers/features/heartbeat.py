@@ -22,7 +22,7 @@ class Heartbeat(abc.ABC):
 
     @abc.abstractmethod
     async def beat(self, report: str) -> bool:
-        """Renew the worker's sign of life, with its report unless that is ""; return whether there may be a job."""
+        """Renew the worker's sign of life. Stores `report` unless it is "". Returns whether there may be a job."""
 
     async def run(self, look: Callable[[], None]) -> None:
         """Run until cancelled, and call `look` when there may be a job. Raises BrokerError."""

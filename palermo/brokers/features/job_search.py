@@ -15,7 +15,7 @@ from palermo.core.topology import is_failed
 
 
 async def find_jobs(store: StepStore, ids: Collection[str], *, failed: bool, beginnings: bool) -> list[JobLocation]:
-    """The jobs with these ids, or with `beginnings` with these prefixes. Includes failed jobs if `failed`."""
+    """The jobs with these ids, or, if `beginnings`, with these prefixes. Includes failed jobs if `failed`."""
     places: list[JobLocation] = []
     for found in await store.find(ids, beginnings=beginnings):
         message = found.message

@@ -19,7 +19,7 @@ _LOOK_AT = 200
 async def decide(
     store: StepStore, number: Any, demand: LimitDemand, now: float
 ) -> tuple[RunNow | RunLater, Sequence[Step], Sequence[Step]]:
-    """Whether the held job with this number may run now, with the resulting conditions and changes."""
+    """Decide whether the job with this number may run now. Returns the decision, its conditions and its changes."""
     permit = demand.key
     (state,) = await store.states("limits", [permit])
     conditions: list[Step] = [unchanged("limits", permit, state)]
@@ -57,10 +57,11 @@ async def list_limits(store: StepStore) -> list[LimitInfo]:
 
 
 async def forget_idle(store: StepStore, cursor: Stored) -> Stored:
-    """Delete keys without information: no job has or awaits one of their permits, and their rates have expired.
+    """Delete limited keys whose state no longer matters.
 
-    Reads some keys from the cursor on, and continues while most of them can be deleted. Returns the next cursor, which
-    is empty at the start and after the last key.
+    No job has or awaits a permit of such a key, and its rate has expired. Reads some keys from the cursor on, and
+    continues while most of them can be deleted. Returns the next cursor, which is empty at the start and after the last
+    key.
     """
     while True:
         now = clock.now()

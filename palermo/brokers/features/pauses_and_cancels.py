@@ -1,4 +1,7 @@
-"""Pauses of queues, and marks of cancelled jobs: the user, and the Unix second up to which enqueues are affected."""
+"""Pauses of queues, and marks of cancelled jobs.
+
+A mark has the user's name, and a Unix second: it applies to jobs that were enqueued in that second or before.
+"""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -46,7 +49,7 @@ async def cancelled(store: StepStore, messages: Sequence[Message]) -> frozenset[
 
 
 def cancelled_by(mark: Stored | None, message: Message) -> str | None:
-    """The user who cancelled a job with this mark; None if it isn't cancelled, or was enqueued after that."""
+    """The user who cancelled this job; None if the mark is missing or older than the job."""
     at, _, by = text_of(mark or "").partition(" ")
     if not at.isdecimal():  # missing, or written by another program
         return None

@@ -38,7 +38,7 @@ def text_of(name: Stored) -> str:
 
 
 class Job(Struct, frozen=True):
-    """A job in a step: its message, and its queue, None for the message's own."""
+    """A job in a step: its message, and its queue, or None for the message's own queue."""
 
     message: Message
     queue: str | None = None
@@ -55,7 +55,7 @@ def puts(jobs: Iterable[Message]) -> list[Step]:
 
 
 def unchanged(table: str, name: Stored, state: Stored | None) -> Step:
-    """The condition that the state under this name is unchanged; None for no state."""
+    """The condition that the state under this name is still `state`; None for no state."""
     return ("field", table, name, False if state is None else state)
 
 
@@ -126,7 +126,7 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def fields(self, table: str) -> Mapping[Any, Any]:
-        """All states of a table by name, in the order of the names."""
+        """All states of a table, in the order of their names."""
 
     @abc.abstractmethod
     async def some(self, table: str, cursor: Stored, most: int) -> tuple[Stored, Sequence[tuple[Any, Any]]]:
@@ -152,11 +152,11 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def permit_counts(self, permits: Sequence[Stored]) -> Sequence[tuple[int, int, int]]:
-        """For each permit, the numbers of jobs that run with it, have it and are queued, and wait for it."""
+        """For each permit, the numbers of jobs that run with it, that have it but are queued, and that wait for it."""
 
     @abc.abstractmethod
     async def absent(self, ids: Collection[str]) -> set[str]:
-        """The ids for which no job waits, is held or is scheduled."""
+        """The ids among these of no waiting, held or scheduled job."""
 
     @abc.abstractmethod
     async def due(self, table: str, now: float, most: int) -> Sequence[str]:
@@ -168,7 +168,7 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def entries(self, log: str, first: int, last: int | None, most: int) -> Sequence[Entry]:
-        """The entries of a log between two positions, inclusive, at most `most`; `last` is None for the end."""
+        """At most `most` entries of a log, from the position `first` to `last`, both included; None for the end."""
 
     @abc.abstractmethod
     async def newest(self, log: str, count: int = 1) -> int | None:
@@ -176,7 +176,7 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def place_at(self, log: str, instant: float) -> int:
-        """A position after all entries older than this instant, in Unix seconds."""
+        """A position before which all entries are older than this instant, in Unix seconds."""
 
     @abc.abstractmethod
     async def size(self, log: str) -> int:
@@ -203,7 +203,7 @@ class StepStore(abc.ABC):
     async def put_due(self, now: float, most: int) -> Sequence[float | None]:
         """Move due scheduled jobs to their queues.
 
-        Returns when the next one is due (None for never), for each of jobs, keys, recurring jobs and workflows.
+        Returns when the next job, key, recurring job and workflow is due, each None for never.
         """
 
     @abc.abstractmethod
@@ -238,7 +238,7 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def find(self, ids: Collection[str], *, beginnings: bool) -> list[Found]:
-        """The jobs with these ids, or with `beginnings` with these prefixes."""
+        """The jobs with these ids, or, if `beginnings`, with these prefixes."""
 
     @abc.abstractmethod
     async def extent(self, queue: str) -> Extent:
@@ -246,7 +246,7 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def part(self, queue: str, place: str, after: Any, last: int, ids: Collection[str]) -> Part:
-        """The next jobs of a place, up to the number `last`; with `ids`, only those."""
+        """The next jobs of a place, up to the number `last`. With `ids`, only jobs with these ids."""
 
     @abc.abstractmethod
     async def purge_some(
@@ -254,8 +254,8 @@ class StepStore(abc.ABC):
     ) -> tuple[int, bool, list[tuple[str, Any, Message]]]:
         """Remove some of the jobs waiting in these places, up to the number `last`.
 
-        Returns the number of removed jobs and whether there may be more. With `leave_keyed`, jobs with a unique key
-        stay, and the place, number and message of each are returned too.
+        Returns the number of removed jobs and whether there may be more. With `leave_keyed`, leaves jobs with a unique
+        key, and also returns the place, number and message of each.
         """
 
     @abc.abstractmethod
@@ -265,7 +265,7 @@ class StepStore(abc.ABC):
     async def try_decide(
         self, table: str, names: Sequence[Stored], decide: Decide, conditions: Sequence[Step], changes: Sequence[Step]
     ) -> Outcome:
-        """Apply `changes` and those that `decide` returns, if `conditions` and those that it returns hold.
+        """Apply `changes` and the changes from `decide`, if `conditions` and the conditions from `decide` hold.
 
         `decide` receives the states under these names. Its conditions must fail if another session changes these states
         in the meantime.

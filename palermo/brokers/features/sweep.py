@@ -36,7 +36,7 @@ async def sweep(
 ) -> SweepProgress:
     """Broker.sweep. The removals and moves of a step are atomic.
 
-    Each job with a unique key has a step of its own. With `ids`, the caller gets only messages with these ids.
+    A job with a unique key has a step of its own. With `ids`, `decide` is called only for messages with these ids.
     """
     extent = await store.extent(queue)
     swept = SweepProgress(total=extent.total)
@@ -107,10 +107,7 @@ _Change = tuple[Any, Message, Move | None]
 def _decided(
     jobs: Sequence[tuple[int, Any, Message]], count: int, decide: Callable[[Message], SweepDecision]
 ) -> tuple[list[_Change], int, bool]:
-    """Ask about these messages.
-
-    Returns the changes, how many of `count` messages were read, and whether to continue.
-    """
+    """Call `decide` for these messages. Returns the changes, how many of `count` were read, and whether to continue."""
     changes: list[_Change] = []
     for seen, number, message in jobs:
         match decide(message):
@@ -128,7 +125,7 @@ def _decided(
 async def _apply(
     store: StepStore, workflows: Workflows, queue: str, place: str, changes: Sequence[_Change]
 ) -> tuple[int, int]:
-    """Change those messages that still wait; return the numbers of removed and moved ones."""
+    """Change the messages that still wait. Returns the numbers of removed and moved ones."""
     plain: list[_Change] = []
     freed: list[tuple[Message, Step, Step]] = []
     steps_gone: list[tuple[Message, Step, Step]] = []
@@ -165,7 +162,7 @@ def _moved(queue: str, place: str, number: Any, message: Message) -> Step:
 
 
 async def _readmit(store: StepStore, waits: Step, removal: Step, move: Move) -> int:
-    """Requeue a job with a key; return 1 if it was moved. It stays in place if another job holds its key."""
+    """Requeue a job with a key. Returns 1, or 0 if it stays in place because another job holds its key."""
     while True:
         states = await read_states(store, keys_of([move.message]))
         if not readmit(states, move.message):

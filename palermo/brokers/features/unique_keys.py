@@ -25,7 +25,7 @@ _BATCH_SIZE = 200
 
 
 class KeyStates:
-    """The states of some keys as read, and the steps that result from decisions about them."""
+    """The states of some keys, and the steps that result from decisions about them."""
 
     def __init__(self, read: Mapping[str, Stored | None]) -> None:
         self._read = read
@@ -37,7 +37,7 @@ class KeyStates:
         return self._keys[name]
 
     def update(self, step: KeyUpdate, *, always: bool = False) -> None:
-        """Record a decision about a key. It is written if it changes the key, or if `always`."""
+        """Record a decision about a key. It is written if it changes the key, or with `always`."""
         if always or step.key != self._keys[step.key.name]:
             self._changed[step.key.name] = None
         self._keys[step.key.name] = step.key
@@ -49,7 +49,7 @@ class KeyStates:
 
     @property
     def conditions(self) -> list[Step]:
-        """The condition, for each key to write, that its state is the one that was read."""
+        """The condition, for each changed key, that it is still in the state that was read."""
         return [unchanged("keys", name, self._read[name]) for name in self._changed]
 
     @property

@@ -58,7 +58,7 @@ class Data:
     """The arguments and outputs of one workflow's steps."""
 
     def __init__(self, id: str, read: ReadData, fresh: Mapping[str, bytes]) -> None:
-        """`fresh` is data that is not stored yet, and will be together with the change."""
+        """`fresh` is data that will be stored in the same step, and can't be read yet."""
         self._id = id
         self._read_data = read
         self._fresh = fresh
@@ -109,7 +109,7 @@ class Data:
         return values[0] if use.members is None else Output(members=tuple(values))
 
     async def filled(self, prefix: str, value: Value) -> Value:
-        """A value with the outputs that it uses, from the graph with this prefix."""
+        """A value with the outputs of the steps that it uses, in the graph with this prefix."""
         if not value.uses:
             return value
         outputs = [await self.output(prefix, use) for use in value.uses]
@@ -133,7 +133,7 @@ async def released(
 ) -> AsyncIterator[Message]:
     """The jobs of these steps, and of members released between the two states.
 
-    Members that run again use their own jobs.
+    Members that run again keep their own jobs.
     """
     async for message in _of_steps(data, after, out, now):
         yield message
@@ -144,7 +144,7 @@ async def released(
 
 
 async def jobs_again(data: Data, stored: StoredFlow, now: float) -> AsyncIterator[Message]:
-    """The jobs of all waiting and running steps and members, as released now."""
+    """The jobs of all waiting and running steps and members, in the form of a new release."""
     out = view(stored.flow).out
     async for message in _of_steps(data, stored, out, now):
         yield message
@@ -262,7 +262,7 @@ def _why_failed(flow: Flow, known: View) -> str:
 
 
 def _plain(value: Value) -> Value:
-    """The output itself, if the value is nothing but one step's output."""
+    """The output itself, if the value consists of one step's output."""
     if len(value.outputs) == 1 and value.outputs[0].value is not None and len(value.body) <= len(value.mark) + 5:
         return _plain(value.outputs[0].value)
     return value

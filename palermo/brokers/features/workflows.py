@@ -172,7 +172,7 @@ class Workflows:
         return (await self._store.try_change(conditions, changes)).failed
 
     async def end_together(self, id: str, endings: Sequence[Ending]) -> list[Ending]:
-        """End steps of one workflow whose runs added no steps; return those whose claims had become invalid."""
+        """End steps of one workflow whose runs added no steps. Returns those whose claims were no longer valid."""
         left, lost = list(endings), list[Ending]()
 
         def decide(stored: StoredFlow | None) -> StoredFlow | None:
@@ -363,7 +363,7 @@ class Workflows:
         return generation < generation_of(stored.flow, path) or path not in jobs_out(stored.flow)
 
     async def jobs_out(self, id: str) -> list[Message]:
-        """The waiting and running jobs of a workflow's steps, as they would be enqueued now."""
+        """The waiting and running jobs of a workflow's steps, in the form of a new release."""
         (state,) = await self._states([id])
         stored = read_flow(state)
         if stored is None:
@@ -373,7 +373,7 @@ class Workflows:
     async def with_workflows(
         self, found: Iterable[JobLocation], ids: Collection[str], *, failed: bool
     ) -> list[JobLocation]:
-        """Add the workflows with the other ids to these jobs: as running jobs, or, if wanted, failed ones."""
+        """These jobs, and the workflows with the other ids, as running jobs, or, if `failed`, as failed ones."""
         jobs = list(found)
         states = await self._states(sorted(set(ids) - {job.id for job in jobs}))
         flows = [stored for state in states if (stored := read_flow(state)) is not None]
@@ -381,7 +381,7 @@ class Workflows:
         return jobs + [place for place in places if failed or place.state == JobState.WORKING]
 
     async def next_due(self) -> float | None:
-        """When the next timeout of a workflow expired; None if none has."""
+        """The time at which a workflow's next timeout was due; None if none is overdue."""
         return clock.now() if await self._store.due("flows", clock.now(), 1) else None
 
     async def _states(self, ids: Sequence[str]) -> list[Stored | None]:
@@ -458,7 +458,7 @@ class Workflows:
 
 
 async def end_runs(broker: OrdersWorkers, ids: Collection[str]) -> None:
-    """Command the workers that run some of these jobs to end them."""
+    """Command the workers to end these jobs."""
     wanted = set(ids)
     running = [(worker.id, job.id) for worker in await broker.workers() for job in worker.jobs if job.id in wanted]
     orders = (WorkerCommand(action="cancel", id=id, workers=(worker,), by="deadline") for worker, id in running)

@@ -241,7 +241,7 @@ class RabbitmqBroker:
         await self.workflows.leaving(jobs)
 
     async def _tenant_totals(self) -> Mapping[str, int]:
-        """By job queue, the number of jobs waiting in its tenants' queues; empty if the leader doesn't answer."""
+        """By job queue, the number of jobs in its tenants' queues; empty if the leader doesn't answer."""
         try:
             return await self.tenants.totals()
         except (BrokerBlocked, BrokerRefused):

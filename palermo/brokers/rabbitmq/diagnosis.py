@@ -283,7 +283,7 @@ class Diagnosis:
 
 
 def records(unreadable: Mapping[str, int]) -> list[Finding]:
-    """The findings about unreadable records: one for each stream or queue, or one that there are none."""
+    """The findings about unreadable records: one for each stream or queue, or a good one."""
     return [
         Finding.warning(
             "records",

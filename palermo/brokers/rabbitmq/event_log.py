@@ -1,7 +1,7 @@
 """The event log: a stream that keeps events for a while.
 
-The gateway exchange routes all events to it, so that no mandatory publish of an event is ever returned. An entry has
-the exchange that the event was published to, and the topic as its routing key.
+The gateway exchange routes all events to it. So RabbitMQ never returns a mandatory event, since there is always a queue
+for it. An entry has the exchange that the event was published to, and the topic as its routing key.
 """
 
 import logging
@@ -114,7 +114,7 @@ class EventLog:
             # Up to 4.2 the bindings of a broken stream can't be changed, and RabbitMQ skips it.
 
     async def count(self, connection: Connection) -> int:
-        """Number of events and marks. Counts offsets, because the length that RabbitMQ reports is out of date."""
+        """Number of events and marks, computed from offsets: RabbitMQ reports an outdated length."""
         end = await self.end(connection)
         if end < 1:
             return 0
@@ -132,8 +132,8 @@ class EventLog:
     async def mark(self, connection: Connection) -> int:
         """Write a mark. Returns its offset or a later one. Everything routed before this call has a lower offset.
 
-        A publisher's channel looks up bindings and sends to the stream in one step. So a message that was routed by old
-        bindings arrives before a mark sent now, although `end` may not show it yet.
+        A publisher's channel looks up bindings and sends to the stream in one step. So a message routed by old bindings
+        arrives before a mark that is sent now, even if `end` doesn't show it yet.
         """
         await self._stream.write({"mark": clock.now()})
         return await self.end(connection)
@@ -168,6 +168,6 @@ class EventLog:
 
 
 def event_id(entry: Got) -> str:
-    """The id of an event as published, or as the job of a group; "" for an event in a queue without an id."""
+    """The id of an event, as published or as the job of a group; "" for an event without an id in a queue."""
     headers = entry.properties.headers or {}
     return str(headers.get(EVENT_ID) or entry.properties.message_id or headers.get("id") or "")

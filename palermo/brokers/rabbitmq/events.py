@@ -120,7 +120,7 @@ class RabbitmqEvents:
         return (await self._facts.read(await self._reading())).subscriptions
 
     async def deleted(self, queue: str) -> None:
-        """Remove the subscription of the group whose queue was deleted with its bindings."""
+        """Remove the subscription of the group with this queue, which was deleted with its bindings."""
         if not self._wiring.is_group(queue):
             return
         self._wiring.topics.pop(queue, None)
@@ -194,8 +194,8 @@ class RabbitmqEvents:
     async def _join(self, subscription: Subscription) -> int:
         """Put the kept events into a new group's queue and bind the queue, so that the group gets each event once.
 
-        Events published at about the moment of binding are in the stream and perhaps also in the queue, so the queue is
-        read. If a join is interrupted, the next one starts again, and skips the events that are already in the queue.
+        An event published at the moment of binding may be in the stream and in the queue, so the queue is read too. If
+        a join is interrupted, the next one starts again, and skips the events that are already in the queue.
         """
         connection, queue = await self._reading(), subscription.queue
         await self._declarer.ensure(queue)

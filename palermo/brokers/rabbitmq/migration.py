@@ -59,7 +59,7 @@ class Migration:
         progress: Callable[[SweepProgress], None],
         failed_log: FailedLog | None = None,
     ) -> None:
-        """`running` returns the number of the queue's running jobs, or None while a living worker doesn't answer.
+        """`running` returns the number of the queue's running jobs, or None if a living worker doesn't answer.
 
         `failed_log` is needed for a failed queue.
         """
@@ -162,7 +162,7 @@ class Migration:
         await channel.close()
 
     async def _idle(self, *, aside: bool = False) -> None:
-        """Wait until no worker has a job of the queue; with `aside`, divert publishing repeatedly.
+        """Wait until no worker has a job of the queue. With `aside`, divert publishing repeatedly.
 
         A living worker that doesn't answer may have one.
         """
@@ -182,7 +182,8 @@ class Migration:
     async def _drain(self) -> None:
         """Move all messages that were published to the queue before the diversion.
 
-        A publisher that binds the old queue again may keep filling it. Its messages are moved too, but not awaited.
+        A publisher that binds the old queue again may keep filling it. Its messages are moved too, but the call doesn't
+        wait for them.
         """
         await asyncio.sleep(LOOK_EVERY)  # by then all messages routed here before have arrived
         await self._move_all()
@@ -190,7 +191,7 @@ class Migration:
         await self._move(self._name, self._aside, _BATCH)
 
     async def _move_all(self) -> None:
-        """Move the present messages to the second queue. Messages published in the meantime come after them."""
+        """Move the present messages to the second queue. Later messages come after them."""
         left = await self._count(self._name) or 0
         while left > 0 and (moved := await self._move(self._name, self._aside, min(left, _BATCH))):
             left -= moved
@@ -285,7 +286,7 @@ class Migration:
 
 
 def _identity(got: Got) -> tuple[str, int] | None:
-    """A value that copies of one message share; None for a message without an id, whose copies can't be recognized.
+    """A value that copies of a message have in common; None for a message without an id.
 
     Includes the time, because another program may give one id to several jobs.
     """

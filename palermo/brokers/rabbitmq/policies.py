@@ -36,7 +36,7 @@ Definitions = Mapping[str, Mapping[str, Any]]
 
 
 async def definitions(connection: Connection) -> Definitions | None:
-    """The settings from policies, by AMQP queue of the virtual host; None if they are not accessible."""
+    """The settings made by policies, by AMQP queue of the virtual host; None if they are not accessible."""
     address = connection.address
     if address.scheme != "amqp":
         return None  # never send the password over a less secure connection than the broker's

@@ -1,7 +1,7 @@
 """A session's operations on the jobs in queues: listing, sweeping, purging and deleting.
 
-If jobs of a queue may have keys, workflows or tenants, they are removed one by one together with those, about 10,000
-per second. Otherwise RabbitMQ purges the queue.
+Jobs that may have keys, workflows or tenants are removed one by one, with those, at about 10,000 per second. Otherwise
+RabbitMQ purges the queue.
 """
 
 import logging

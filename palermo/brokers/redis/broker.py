@@ -191,7 +191,7 @@ class Attempts:
     """One client's publishes without an answer, passed from each session to the next. Thread-safe."""
 
     def __init__(self, timeout: float) -> None:
-        """`timeout` is the publish timeout in seconds, for which a publish is repeated."""
+        """`timeout` is the time in seconds during which a publish is repeated."""
         self._client = secrets.token_hex(8)
         self._numbers = itertools.count()
         self._seconds = max(2 * timeout, _LEAST_SECONDS)
@@ -199,7 +199,7 @@ class Attempts:
         self._unanswered: dict[int, tuple[Message, int, float]] = {}
 
     def begin(self, first: Message) -> tuple[str, int, int]:
-        """The token, for scripts/publish.lua, of an attempt to store this message or the batch that it begins.
+        """The token, for scripts/publish.lua, of an attempt to store this message, or a batch with this first message.
 
         The same object gets the same token until an attempt succeeds.
         """

@@ -66,7 +66,7 @@ async def connect(address: Address, timeout: float, name: str, key: str) -> tupl
 def connect_blocking(address: Address, timeout: float, name: str) -> blocking.AbstractConnection:
     """A blocking connection to the server at an address that `connect` has returned.
 
-    Waits for an answer for at most `timeout` seconds. Raises RedisError, OSError.
+    Waits up to `timeout` seconds for an answer. Raises RedisError, OSError.
     """
     options = {"socket_connect_timeout": timeout, **_read_query(address), "client_name": name}
     made: blocking.AbstractConnection = _connection(address, {**options, "socket_timeout": timeout}, of=blocking)
@@ -165,7 +165,7 @@ def _has_tls(address: Address) -> bool:
 
 
 def _read_query(address: Address, *, of: dict[str, Callable[[str], Any]] = _OPTIONS) -> dict[str, Any]:
-    """Parse the query parameters that are in `of`. Raises UrlInvalid, also for an unknown parameter."""
+    """Parse the query parameters named in `of`. Raises UrlInvalid, also for an unknown parameter."""
     found: dict[str, Any] = {}
     if address.vhost.strip("/") and of is _OPTIONS:
         found["db"] = _read("db", address.vhost.strip("/"))

@@ -182,7 +182,7 @@ class Connection:
         return future
 
     def try_begin(self, answered: Callable[["asyncio.Future[Any]"], None], *command: Any) -> bool:
-        """`begin` for another thread, which writes directly; the session's thread calls `answered`.
+        """Like `begin`, for another thread, which writes directly. The session's thread calls `answered`.
 
         Returns False, with nothing sent, if another write is in progress or the connection is lost.
         """

@@ -1,8 +1,8 @@
 """One worker's consumer: takes jobs from Redis and settles them.
 
-One script at a time deletes finished jobs and claims the next ones, for all waiting slots, and for those whose jobs end
-during the call or shortly after (group_commit.py). If the script finds too few jobs, it also marks the worker as idle,
-so that the next job wakes it.
+One script at a time deletes finished jobs, and claims the next ones for all waiting slots. So one call serves all slots
+whose jobs end during the previous call or shortly after (group_commit.py). If the script finds too few jobs, it also
+marks the worker as idle, so that the next job wakes it.
 """
 
 import asyncio
@@ -193,7 +193,7 @@ class RedisConsumer(StepConsumer):
     async def _claim_similar(self, delivery: Delivery) -> tuple[bool, Delivery | None]:
         """Claim another job of the delivery's queue, to run together with it.
 
-        Returns whether the queue has another job, and that job if it was claimed.
+        Returns whether the queue has another job, and the job, or None if it was not claimed.
         """
         queue = delivery.message.queue
         if queue not in self._served:

@@ -34,7 +34,7 @@ class DirectCalls:
         self._closed = False
 
     def call(self, *command: Any) -> bool | None:
-        """Send a command; return whether Redis executed it, or None if it wasn't sent, which takes no time."""
+        """Send a command. Returns whether Redis executed it, or None if it was not sent, which takes no time."""
         try:
             connection = self._idle.pop()
         except IndexError:

@@ -1,4 +1,4 @@
-"""Group commit: how long the script that deletes finished jobs waits, so that one disk write serves several jobs.
+"""Group commit: the script that deletes finished jobs waits a little, so that one disk write serves several jobs.
 
 Without it the slots of a worker with short jobs alternate: while one slot's job is being deleted, another slot finishes
 its job and needs a script of its own. With it the slots synchronize.

@@ -42,11 +42,7 @@ def to_job(message: Message, queue: str | None = None) -> Job:
 
 
 def to_blob(message: Message) -> bytes:
-    """The message as bytes that the scripts can read.
-
-    The first byte and the last part are unused. They stay because earlier versions wrote and read them, and a database
-    may hold jobs, and serve workers, of both.
-    """
+    """The message as bytes that the scripts can read. The first byte and the last part are unused."""
     parts = (
         message.id,
         message.content_type,
@@ -62,9 +58,9 @@ def to_blob(message: Message) -> bytes:
 
 
 def from_blob(blob: bytes, taken_from: str | None) -> Message:
-    """The message in these bytes, as taken from this queue, or None for a scheduled job.
+    """The message in these bytes. `taken_from` is its queue, or None for a scheduled job.
 
-    Never raises: `defect` describes an unreadable part, since one broken job must not block the jobs behind it.
+    Never raises: `defect` describes an unreadable part. One broken job must not block the jobs behind it.
     """
     try:
         message_id, content_type, content_encoding, headers, properties, body = _parts(blob)

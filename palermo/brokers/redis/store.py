@@ -317,7 +317,7 @@ class Store(StepStore):
         return self._connection.begin("EVALSHA", _script(name)[1], 1, self.prefix, *arguments)
 
     def try_publish(self, message: Message, token: tuple[str, int, int], ended: OnPublished) -> bool:
-        """Send a message for which Redis's answer is a sufficient confirm; see palermo.contract.broker.Broker.
+        """Send a message that needs no confirm besides Redis's answer; see palermo.contract.broker.Broker.
 
         `token` identifies the attempt: see Attempts.begin.
         """
@@ -342,9 +342,9 @@ class Store(StepStore):
         return True
 
     def count(self, value: bytes | None, name: str) -> int:
-        """An integer that Redis has under this name, from its stored value; 0 for none.
+        """The integer in the stored value with this name; 0 for a missing value.
 
-        Raises BrokerRefused if invalid.
+        Raises BrokerRefused for an invalid one.
         """
         if value is None or value.isdigit():
             return int(value or 0)
@@ -429,7 +429,7 @@ class Store(StepStore):
         return BrokerUnavailable(f"Redis at {self.server}: another process considered this worker dead.")
 
     def translated(self, error: BaseException) -> BrokerError:
-        """Palermo's error for one that a future of `begin` failed with."""
+        """Palermo's error for the error of a future from `begin`."""
         self._note(error)
         if isinstance(error, BrokerError):
             return error

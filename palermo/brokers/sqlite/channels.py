@@ -46,7 +46,7 @@ class Channels:
         self._bell(channel).notify()
 
     async def listen(self, channel: str, callback: Callable[..., None]) -> None:
-        """Call the function for each message of a channel with its text, or whenever something may have changed."""
+        """Call the function for each message of a channel with its text, and whenever something may have changed."""
         bell = self._bell(channel)
         if bell is not self._bells[_MESSAGES]:
             bell.listen(callback)

@@ -91,7 +91,7 @@ class SqliteConsumer(StepConsumer):
     # -- claiming ------------------------------------------------------------
 
     def _work(self) -> None:
-        """Delete finished jobs and claim jobs for the waiting slots; in a task if another process is writing."""
+        """Delete finished jobs and claim jobs for the waiting slots. If another process is writing, do so in a task."""
         self._scheduled = False
         if self._lost is not None or self._working is not None:
             return
@@ -103,7 +103,7 @@ class SqliteConsumer(StepConsumer):
         self._listen()
 
     def _may_find(self) -> bool:
-        """Whether there may be a job. If one is unlikely, this reads first, since a read blocks no writer."""
+        """Whether there may be a job. Reads first if one is unlikely, since a read blocks no writer."""
         return not self._idle or self._store.try_read(self._claimer.find) is not None
 
     async def _work_patiently(self) -> None:
@@ -116,7 +116,7 @@ class SqliteConsumer(StepConsumer):
         self._work_soon()
 
     def _claim(self, db: sqlite3.Connection) -> list[Delivery]:
-        """Claim jobs for the waiting slots, as many as there are."""
+        """Claim jobs for the waiting slots, as far as there are jobs."""
         found: list[Delivery] = []
         slots = self._free_slots()
         for slot in slots:

@@ -1,8 +1,8 @@
 """The fast path for enqueuing: the calling thread stores a plain job itself, on a connection of its own.
 
-Switching to the session's thread and back costs a third of the transaction. Here the whole transaction is one
-statement. No Python code runs inside it, so a signal handler that also enqueues finds no half-finished state. Jobs that
-aren't plain, and errors, are left to the ordinary path.
+It saves switching to the session's thread and back, which costs a third of the transaction. The whole transaction is
+one statement. No Python code runs inside it, so a signal handler that also enqueues finds no half-finished state. Jobs
+that aren't plain, and errors, are left to the ordinary path.
 """
 
 import os
@@ -45,10 +45,10 @@ class DirectInsert:
         self._closed = False
 
     def insert(self, message: Message) -> bool:
-        """Store the message; return whether that was done.
+        """Store the message. Returns whether it was stored.
 
-        It isn't if the message is not plain, its queue doesn't exist, the file is busy, or the caller is the session's
-        own thread. Raises EncodeError for a header that can't be stored.
+        Not if the message isn't plain, its queue doesn't exist, the file is busy, or the caller is the session's own
+        thread. Raises EncodeError for a header that can't be stored.
         """
         is_plain = message.run_at is None and not message.tenant
         may = os.getpid() == self._pid and threading.get_ident() != self._own_thread

@@ -18,7 +18,7 @@ _QUEUES_PER_CALL = 50
 
 
 def _next_job_query(numbers: list[int]) -> tuple[str, tuple[int, ...]]:
-    """The SQL for these queues. Each is queried first for jobs without a tenant, then for its tenants' jobs."""
+    """The SQL for these queues. Queries each queue for jobs without a tenant, then for its tenants' jobs."""
     return _first_job(len(numbers)), tuple(number for queue in numbers for number in (queue, queue))
 
 
@@ -80,7 +80,7 @@ class JobClaimer:
         return self._claim(db, slot, self._next_job(db)) if own is None else self._resume(db, slot, own)
 
     def _next_job(self, db: sqlite3.Connection) -> tuple[str, tuple[int, ...]]:
-        """SQL for the number of the next job, with its values; null if no job waits."""
+        """SQL for the number of the next job, with its values. Selects null if no job waits."""
         self._read_queues(db)
         return _next_job_query([self._numbers[name] for name in self._served.order()])
 
@@ -93,13 +93,13 @@ class JobClaimer:
             self._served.update(version, self._numbers, pauses_and_cancels.paused(db, self._exchange))
 
     def _found_own(self, db: sqlite3.Connection) -> int | None:
-        """The number of a job that the holder has from an earlier session, without a slot so far."""
+        """The number of a job that the holder has from an earlier session and that has no slot yet."""
         if not self.resumes:
             return None
         return _found(db, ("min(id) from job where holder = ? and slot is null", (self._holder,)))
 
     def _resume(self, db: sqlite3.Connection, slot: int, number: int) -> Delivery:
-        """Deliver a job again that this worker runs, or has run."""
+        """Deliver a job again that this worker still runs or has run."""
         ((times, deaths, queue, *row),) = db.execute(
             "update job set slot = ?, claims = claims + 1 where id = ?"
             f" returning claims, deaths, (select name from queue where id = job.queue), {COLUMNS}",
@@ -112,7 +112,7 @@ class JobClaimer:
     def claim_similar(self, db: sqlite3.Connection, delivery: Delivery) -> tuple[bool, Delivery | None]:
         """Claim another job of the delivery's queue, to run together with it.
 
-        Returns whether the queue has another job, and that job if it was claimed.
+        Returns whether the queue has another job, and the job, or None if it was not claimed.
         """
         self._read_queues(db)
         if delivery.message.queue not in self._served:

@@ -407,7 +407,7 @@ def _release(db: sqlite3.Connection, exchange: str, holder: int, number: int) ->
 
 
 def _remove(db: sqlite3.Connection, exchange: str, queue: str, place: str, number: int, job: Job | bool) -> int:
-    """Remove a waiting job if it still waits, and put another in its place."""
+    """Remove a job if it still waits. `job` is another one to put in its place."""
     if not _waits(db, exchange, queue, place, number):
         return 0
     if isinstance(job, Job):
@@ -416,7 +416,7 @@ def _remove(db: sqlite3.Connection, exchange: str, queue: str, place: str, numbe
 
 
 def _remove_later(db: sqlite3.Connection, exchange: str, number: int, job: Job | bool) -> int:
-    """Remove a scheduled job if it still exists, and put another in its place."""
+    """Remove a scheduled job if it still exists. `job` is another one to put in its place."""
     removed = db.execute("delete from later where id = ?", (number,)).rowcount
     if removed and isinstance(job, Job):
         _put(db, exchange, job)
@@ -468,7 +468,7 @@ def _wait(db: sqlite3.Connection, exchange: str, permit: str) -> None:
 
 
 def _forget_limit(db: sqlite3.Connection, exchange: str, name: str, state: str) -> int:
-    """Delete a limited key if its state is unchanged and no job has or awaits a permit of it."""
+    """Delete a limited key if its state is unchanged, and no job has or awaits a permit."""
     ((running, called, waiting),) = count_permits(db, exchange, [name])
     if running or called or waiting or not _is_unchanged(db, exchange, "limits", name, state):
         return 0

@@ -1,7 +1,7 @@
-"""The problems for which RabbitMQ stores nothing, creates no queue or refuses commands to workers.
+"""Alarms, limits and missing permissions that keep RabbitMQ from storing, creating queues, or passing on commands.
 
-They are alarms, limits and missing permissions. During an alarm RabbitMQ stops reading from any connection that has
-ever published, including its acks and requests. So a session reads on another connection than it writes on.
+During an alarm RabbitMQ stops reading from any connection that has ever published, including its acks and requests. So
+a session reads on another connection than it writes on.
 """
 
 import asyncio
@@ -101,7 +101,7 @@ def no_asking(connection: Connection, exchange: str) -> Trouble:
 
 
 async def find_limit(connection: Connection, queue: str) -> Trouble | None:
-    """The limit of the virtual host that prevents creating a queue, if any. Creates a queue and deletes it."""
+    """The limit of the virtual host that prevents the creation of a queue, if any. Creates and deletes a queue."""
     async with connection.spare_channel() as channel:
         try:
             await channel.call(channel.raw.queue_declare, queue, exclusive=True, auto_delete=True)

@@ -49,7 +49,7 @@ async def finish(work: Awaitable[None]) -> None:
 
 
 async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
-    """Await this. If the caller is cancelled, it still runs to its end."""
+    """Await this, and let it finish even if the caller is cancelled."""
     task = asyncio.ensure_future(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may have been cancelled
     return await asyncio.shield(task)
@@ -83,13 +83,13 @@ _DISK_LOG_BUFFER, _FRAME_REST = 66_000, 1_000
 
 
 def fulfil(future: "asyncio.Future[Any]", result: object) -> None:
-    """Set the future's result, unless it is already done, for example cancelled."""
+    """Set the future's result, unless it is already done or cancelled."""
     if not future.done():
         future.set_result(result)
 
 
 class Channel:
-    """One AMQP channel. All its calls raise Palermo's errors, and may leave it closed then."""
+    """One AMQP channel. All its calls raise Palermo's errors, and an error may close it."""
 
     def __init__(self, connection: "Connection", raw: Any) -> None:
         self.connection = connection
@@ -137,7 +137,7 @@ class Channel:
             self._waiting.discard(future)
 
     def send(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Call a method that gets no answer. If the broker refuses it, the next `call` raises."""
+        """Call a method that gets no answer. An error closes the channel, so that the next `call` raises it."""
         try:
             method(*args, **kwargs)
         except (exceptions.AMQPError, exceptions.ChannelError) as error:
@@ -154,8 +154,8 @@ class Channel:
     ) -> str:
         """Subscribe to a queue, and call `on_message` with each message. Returns the consumer tag.
 
-        With `late` the properties of most messages are parsed on demand. Such a subscription must be the only one of
-        its channel, and end by `unsubscribe` or with the channel.
+        With `late`, most messages' properties are parsed on demand. Such a subscription must be the only one of its
+        channel, and must end by `unsubscribe` or with the channel.
         """
         tag = f"late.{uuid.uuid4().hex}" if late else ""
         if late:
@@ -219,10 +219,10 @@ class Channel:
         return (await self.get_each([queue]))[0]
 
     async def get_each(self, queues: Sequence[str]) -> list[Got | None]:
-        """For each of these queues its next message, unacknowledged, or None. All are requested in one write.
+        """Request the next message of each of these queues in one write; None for an empty queue.
 
-        A cancelled call waits for the answers and requeues the messages; if the answers take too long, the channel is
-        closed.
+        Messages are unacknowledged. A cancelled call waits for the answers and requeues the messages. If the answers
+        take too long, it closes the channel.
         """
         if not queues:
             return []
@@ -314,7 +314,10 @@ class Channel:
         return Probe(exists=True, ready=int(frame.method.message_count), subscribed=int(frame.method.consumer_count))
 
     def unanswered(self, error: PalermoError) -> Probe:
-        """The state of a queue that caused this error. Raises the error if it is about something else."""
+        """The state of a queue for which RabbitMQ returned this error.
+
+        Raises an error that doesn't describe a queue's state.
+        """
         if self.missing:
             return Probe(exists=False, error=error)
         if self.code == RESOURCE_LOCKED:
@@ -322,10 +325,7 @@ class Channel:
         raise error
 
     async def counted(self, count: int, ask: Callable[[], None]) -> tuple[list[Probe], PalermoError | None]:
-        """The answers to the `count` declarations that `ask` sends.
-
-        If one of them closes the channel, also the error.
-        """
+        """The answers to the `count` declarations sent by `ask`, and the error if one of them closes the channel."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         found: list[Probe] = []
 
@@ -348,7 +348,7 @@ class Channel:
         return found, None
 
     async def declare(self, queue: str, arguments: Mapping[str, Any] | None = None) -> Difference | None:
-        """Create a durable queue. If another one has its name, returns the difference, and the channel is closed."""
+        """Create a durable queue. If a different queue exists, returns the difference, and the channel is closed."""
         return await self._declare(self.raw.queue_declare, queue, durable=True, arguments=dict(arguments or {}))
 
     async def declare_exchange(self, exchange: str, kind: str) -> Difference | None:
@@ -367,7 +367,7 @@ class Channel:
 
 
 class Connection:
-    """One connection to RabbitMQ. It never reconnects: once lost, `error` has the reason and all calls raise it."""
+    """One connection to RabbitMQ. Once lost, it never reconnects: `error` has the reason, and all calls raise it."""
 
     def __init__(self, session: SessionParameters, host: tuple[str, int]) -> None:
         self._session = session
@@ -387,17 +387,14 @@ class Connection:
         self._spare: list[Channel] = []  #: Open channels that are not in use.
 
     async def another(self, purpose: str) -> "Connection":
-        """Another connection to the same broker, for calls after which RabbitMQ may close the connection."""
+        """Another connection to the same broker, for calls that may make RabbitMQ close the connection."""
         return await open_connection(self._session, purpose)
 
     def translated(self, error: BaseException) -> PalermoError:
         return translate(error, self.where, user=self.address.username, vhost=self.address.vhost)
 
     async def channel(self) -> Channel:
-        """A new channel.
-
-        Raises BrokerUnavailable if the connection is lost or closing, in the latter case once it has closed.
-        """
+        """A new channel. Raises BrokerUnavailable if the connection is lost, or is closing, once it has closed."""
         if self.error is not None:
             raise self.error.with_traceback(None)  # otherwise each raise would keep the callers' objects alive
         opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -419,9 +416,9 @@ class Connection:
 
     @asynccontextmanager
     async def spare_channel(self) -> AsyncIterator[Channel]:
-        """A channel for calls that leave no state behind. It is reused afterwards if it is still open.
+        """A channel for calls that leave no state behind. It is reused later if it is still open.
 
-        No other task uses it in the meantime, so an error that closes the channel affects no other call.
+        No other task uses it in the meantime, so an error that closes it affects no other call.
         """
         self._spare = [channel for channel in self._spare if channel.is_open]
         channel = self._spare.pop() if self._spare else await self.channel()
@@ -454,8 +451,8 @@ class Connection:
     async def persist_queues(self) -> None:
         """Return once all queues, exchanges and bindings made so far would survive a kill of RabbitMQ.
 
-        Before 4.3 RabbitMQ buffers changes of them in memory for up to two seconds, or 64 kB (Erlang's disk_log). A
-        queue lost that way takes its confirmed messages with it. To flush the buffer, this creates and deletes an
+        Before 4.3 RabbitMQ buffers such changes in memory for up to two seconds, or 64 kB (Erlang's disk_log), and a
+        queue that is lost takes its confirmed messages with it. To flush the buffer, this creates and deletes an
         exchange with a large argument, in about five milliseconds.
         """
         if not versions.forgets_new_queues(self.version):
@@ -497,8 +494,8 @@ class Connection:
     async def delete_unused(self, queue: str) -> bool:
         """Delete the queue unless it has a message or a consumer. Returns whether it no longer exists.
 
-        RabbitMQ can do that for classic queues; for a quorum queue it would close the connection (540). So a quorum
-        queue is queried first, and a message that arrives before its deletion is lost.
+        RabbitMQ offers this for classic queues; for a quorum queue it would close the connection (540). So a quorum
+        queue is checked first, and a message that arrives between check and deletion is lost.
         """
         difference = await self.declare(queue, versions.arguments(CLASSIC, self.version))
         if difference is not None and difference.argument == "x-queue-type":
@@ -531,7 +528,7 @@ class Connection:
             return None
 
     async def close(self) -> None:
-        """Close with AMQP's handshake, unless that takes a second, RabbitMQ doesn't read, or this is cancelled."""
+        """Close with AMQP's handshake, if RabbitMQ reads and answers within a second, and this isn't cancelled."""
         if self.error is not None:
             return
         try:

@@ -58,7 +58,7 @@ class FollowedStream(Generic[S]):
     ) -> None:
         """`connection` is for writing to the stream; `fresh` returns an empty state.
 
-        `patience` is the time limit for storing a record, in seconds; see Stream for the rest.
+        `patience` is the maximum time to store a record, in seconds. See Stream for the rest.
         """
         within = max(patience, REPLACED_WITHIN)
         self.stream = Stream(name, publisher, patience=within, holds=holds, arguments=arguments, grace=_GRACE)
@@ -92,9 +92,9 @@ class FollowedStream(Generic[S]):
     async def watch(self, connection: Connection, listener: Callable[[S, Record], None]) -> None:
         """Keep the state up to date as long as the connection lasts, even if the stream fails.
 
-        Returns once the state is known, or after 30 seconds, since a worker runs jobs even if the stream is down. From
-        then on `listener` is called with the state and each new record, or with an empty record after a complete
-        reread. Raises the connection's error if it is lost first.
+        Returns once the state is known, or after 30 seconds, because a worker runs jobs even if the stream is down.
+        Then `listener` is called with the state and each new record, and with an empty record after everything was read
+        again. Raises the connection's error if it is lost first.
         """
         self._listeners.append(listener)
         if self._watching is None or self._watching.done():

@@ -43,7 +43,7 @@ INCOMPLETE: Final = 0
 
 
 class Delivered(NamedTuple):
-    """A delivery, or an answer to basic.get. `properties` is where its unparsed properties start in the buffer."""
+    """A delivery, or an answer to basic.get. Its unparsed properties start at `properties` in the buffer."""
 
     #: Start of the next frame.
     end: int
@@ -76,7 +76,7 @@ def ack(channel: int, tag: int) -> bytes:
 def frame_at(data: bytes, start: int) -> tuple[int, int] | None:
     """The channel of the frame at `start`, and the start of the next frame, which may be beyond the buffer.
 
-    The channel is -1 unless the frame is a method. None if the header is incomplete, or this is not a frame.
+    The channel is -1 for other frames than methods. None if the header is incomplete, or if this is not a frame.
     """
     if len(data) - start < FRAME_HEADER or data[start] not in (METHOD, _HEADER, _BODY, _HEARTBEAT):
         return None
@@ -124,7 +124,7 @@ def read_counted(data: bytes, start: int, channel: int) -> "Counted | int | None
 def _content(
     data: bytes, channel: int, header: int, at: int, route_end: int, left: int = 0
 ) -> "Delivered | int | None":
-    """The message after a method frame. `at` is where its delivery tag is, `header` where its header frame starts."""
+    """The message after a method frame. Its delivery tag is at `at`, its header frame at `header`."""
     size = len(data)
     if header + _CONTENT.size > size:
         return INCOMPLETE
@@ -199,7 +199,7 @@ def count(channel: int, queue: str) -> bytes:
 
 
 def declare(channel: int, queue: str, arguments: bytes) -> bytes:
-    """The frame that declares a durable queue; `arguments` is an encoded table. The answer has a count."""
+    """The frame that declares a durable queue; `arguments` is an encoded table. Answered in the same way as a count."""
     return _method_frame(channel, _DECLARE, _TICKET + short(queue) + _DURABLE + arguments)
 
 

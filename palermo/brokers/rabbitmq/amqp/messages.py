@@ -149,7 +149,7 @@ def request_properties(*, seconds: float, correlation_id: str | None = None, rep
 
 @lru_cache(maxsize=64)
 def _before(content_type: str, content_encoding: str) -> bytes:
-    """The bytes before the headers; a `content_encoding` of "" is left out."""
+    """The encoded properties before the headers; a `content_encoding` of "" is left out."""
     flags = sum(_FLAG_OF[name] for name in ("content_type", "headers", "delivery_mode", "message_id"))
     if not content_encoding:
         return _FLAGS.pack(flags) + write_name(content_type)
@@ -310,10 +310,10 @@ def to_properties(message: Message) -> Properties:
 
 
 def written(message: Message, room: int = MAX_PROPERTIES) -> bytes:
-    """The same properties, encoded. Raises ValueError or struct.error for a value that headers don't support.
+    """The encoded properties of the message. Raises ValueError or struct.error for a value that headers don't support.
 
-    `room` is the maximum size in bytes. To fit it, a failed job's errors are cut, and then its largest other headers
-    dropped. Otherwise nothing is cut, and ValueError is raised if the properties don't fit.
+    `room` is the maximum size in bytes. To fit, a failed job's errors are cut, and then its largest other headers are
+    dropped. For other jobs nothing is cut, and ValueError is raised if they don't fit.
     """
     if message.properties or message.extra or message.failure is not None or message.attempts:
         encoded = b"".join(to_properties(message).encode())

@@ -131,9 +131,9 @@ class Mutex:
             await asyncio.sleep(RETRY_EVERY)
 
     async def _leave(self, leaving: Coroutine[Any, Any, None]) -> None:
-        """Run this to its end. A cancelled task doesn't wait for it, but the next one to take the lock does.
+        """Run this to its end. If the task is cancelled, the next task to take the lock waits for that instead.
 
-        That may take as long as an alarm, during which RabbitMQ doesn't read from the connection.
+        It may take as long as an alarm, during which RabbitMQ doesn't read from the connection.
         """
         self._leaving = asyncio.ensure_future(leaving)
         task = asyncio.current_task()

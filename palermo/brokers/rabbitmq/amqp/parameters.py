@@ -26,9 +26,9 @@ _warned: set[str] = set()
 def connection_parameters(
     session: SessionParameters, host: str, port: int, purpose: str, heartbeat: int | None
 ) -> pika.ConnectionParameters:
-    """The parameters for pika. pika parses the query, so it accepts the names in pika's documentation.
+    """The parameters for pika, which parses the query itself, so that the names in its documentation are valid.
 
-    The names in tls.py are handled here. Raises UrlInvalid.
+    Only the names in tls.py are handled here. Raises UrlInvalid.
     """
     address = session.address
     files, options = _divided(address)

@@ -92,10 +92,10 @@ class Publisher:
     async def finds(self, queue: str, body: bytes = b"") -> bool:
         """Whether a queue of this name exists. Raises the session's error.
 
-        Publishes a message with this body: RabbitMQ returns it if there is no queue, otherwise it expires or a consumer
-        takes it. A passive declare of a missing or locked queue would close the channel, cost RabbitMQ a millisecond,
-        and be logged as an error. Use Connection.probe for a queue that may have messages and no consumer, where the
-        message would not expire.
+        Publishes a message with this body: if there is no queue, RabbitMQ returns it; otherwise it expires or a
+        consumer takes it. A passive declare of a missing or locked queue would close the channel, cost RabbitMQ a
+        millisecond, and be logged as an error. For a queue that may have messages but no consumer, use
+        Connection.probe, because the message would not expire.
         """
         try:
             await self.send("", queue, _EMPTY, body)
@@ -120,7 +120,7 @@ class Publisher:
         return ended.future
 
     def send_job(self, exchange: str, routing_key: str, message: Message) -> asyncio.Future[None]:
-        """Send a job; returns the future of `send`. Errors of a failed job are cut to fit a frame (`written`)."""
+        """Send a job; returns the future of `send`. A failed job's errors are cut to fit a frame (`written`)."""
         ended = PublishFuture()
         try:
             self.post(exchange, routing_key, written(message, self.room), message.body, ended, message.id)
@@ -147,10 +147,10 @@ class Publisher:
     ) -> bool:
         """Send a message; the connection's thread calls `ended` with the outcome, as for `send`.
 
-        `properties` are encoded; `id` is the message's id. May be called in any thread. Returns False, only in other
-        threads than the connection's, if nothing was started because another write is in progress or the channel ends.
-        `ended` may be called before this returns. Raises ValueError or struct.error for a message that can't be
-        encoded, with nothing sent.
+        `properties` are encoded; `id` is the message's id. Any thread may call this. In other threads than the
+        connection's it returns False, with nothing started, if another write is in progress or the channel ends.
+        `ended` may be called before this returns. Raises ValueError or struct.error, with nothing sent, for a message
+        that can't be encoded.
         """
         pieces = frames.message(self._number, exchange, routing_key, properties, body, frame_max=self._frame_max)
         wire, own = self._wire, threading.get_ident() == self._own_thread
@@ -339,7 +339,7 @@ class MissingQueues:
     async def _is_missing(self, queue: str) -> bool:
         """Whether RabbitMQ returns a message for the queue.
 
-        False too if an alarm or a missing permission prevents the test.
+        Also False if an alarm or a missing permission prevents the test.
         """
         if self._connection.blocked or not self._may_write:
             return False
@@ -398,7 +398,10 @@ class RecordQueue:
         self.made = False
 
     async def write(self, record: Mapping[str, Any]) -> None:
-        """Add a record; return once it is stored. Raises PublishRefused, for a quorum queue only after five seconds."""
+        """Add a record; returns once it is stored.
+
+        Raises PublishRefused; a quorum queue is retried for five seconds before.
+        """
         body = write_record(record)
 
         async def send() -> None:

@@ -157,9 +157,9 @@ def _is_down(error: exceptions.ChannelClosedByBroker) -> bool:
 
 
 def _login_ended(said: str, where: str, user: str, vhost: str) -> PalermoError:
-    """The meaning of a connection's end during the login, of which pika keeps only the text.
+    """The error for a connection that ended during the login; pika keeps only the text.
 
-    If RabbitMQ refuses the login, it sends a reply code; if it is shutting down, it sends no text or another code.
+    A refused login has a reply code. A RabbitMQ that is shutting down sends no text or another code.
     """
     reply = _REPLY.search(said)
     code, text = (int(reply[1]), reply[3]) if reply else (0, "")

@@ -99,10 +99,10 @@ class Rpc:
         self._publish(await self._open(), request_properties(seconds=within, reply=False), body, mandatory=False)
 
     async def ask(self, body: bytes, *, silence: float) -> bytes | None:
-        """Send a request and return the reply. None means to ask again.
+        """Send a request and return the reply; None if the caller should ask again.
 
-        That is the result if no process takes the request, or after `silence` seconds without a sign of life. Raises
-        the session's error, and BrokerRefused.
+        That is so if no process takes the request, or after `silence` seconds without a sign of life. Raises the
+        session's error, and BrokerRefused.
         """
         channel = await self._open()
         name, request = str(next(self._numbers)), _Request(silence)
@@ -149,9 +149,10 @@ async def ask_all(
     timeout: float,
     enough: Callable[[Sequence[dict[str, Any]]], bool] = lambda replies: False,
 ) -> list[dict[str, Any]]:
-    """Collect replies from the processes behind a fanout exchange until there are `count`, or enough, or a timeout.
+    """Collect replies from the processes behind a fanout exchange.
 
-    Raises BrokerRefused. Returns nothing while RabbitMQ doesn't read from the connection.
+    Stops after `count` replies, when `enough` is satisfied, or after `timeout` seconds. Returns nothing while RabbitMQ
+    doesn't read from the connection. Raises BrokerRefused.
     """
     replies: list[dict[str, Any]] = []
     if connection.blocked:

@@ -58,7 +58,7 @@ class Record(Struct, eq=False):
 
     @property
     def is_held(self) -> bool:
-        """Whether the leader still holds it, so it was neither acknowledged nor requeued."""
+        """Whether the leader still holds it: it was neither acknowledged nor requeued."""
         return self.tag > 0 and self.channel.is_open
 
     @property
@@ -86,9 +86,8 @@ class StateLog:
     ) -> None:
         """`prepare` creates the queue if it is missing. It is awaited before all records are read again.
 
-        `on_record` is called with each record that is read and its JSON value, or its bytes if they aren't JSON, but
-        not with records that this leader has appended. If it raises, the record counts as unreadable, and stays in the
-        queue.
+        `on_record` is called with each record that was not appended by this leader, and its JSON value, or its bytes if
+        they aren't JSON. If it raises, the record counts as unreadable, and stays in the queue.
         """
         self._queue = queue
         self._connection = connection
@@ -181,7 +180,8 @@ class StateLog:
     async def await_mark(self, channel: Channel | None = None) -> None:
         """Send a mark through the queue and wait for it, so that all earlier records are read.
 
-        The mark is sent on this channel, behind the unconfirmed records on it, or else on the publisher's.
+        The mark is sent on `channel`, after the unconfirmed records sent there, or by default on the publisher's
+        channel.
         """
         publisher = await self._publisher()
         mark = _encode({"mark": uuid.uuid4().hex})
@@ -194,7 +194,7 @@ class StateLog:
 
     @asynccontextmanager
     async def _returning(self, bodies: Sequence[bytes]) -> AsyncIterator[list[Record]]:
-        """At the end of the block, wait until the records sent in it have been read back into the list."""
+        """Wait, at the end of the block, until the records sent in it have been read back into the list."""
         if not self.is_open:
             raise BrokerUnavailable(f"the queue {self._queue!r} is not open.")
         records = list[Record]()
@@ -247,9 +247,9 @@ async def settled(channel: Channel, queue: str, *, readers: int) -> Probe:
     """Wait until our `readers` are the queue's only consumers.
 
     If there is one, also waits until everything was delivered to it. Returns RabbitMQ's last answer about the queue,
-    also if it gives up after some seconds. Raises NotFound. A quorum queue that doesn't answer within 250 ms is
-    reported with no messages and no consumers (rabbit_quorum_queue:stat), which is recognizable while one of our
-    consumers exists.
+    even if it gives up after some seconds. Raises NotFound. If a quorum queue doesn't answer within 250 ms, RabbitMQ
+    reports no messages and no consumers (rabbit_quorum_queue:stat). That can't be true while one of the consumers is
+    ours.
     """
     for _ in range(_SETTLING):
         # Asked twice, because the second answer arrives after all deliveries that the first one counted.

@@ -82,10 +82,10 @@ class Stream:
         arguments: Mapping[str, Any] | None = None,
         grace: float = 5.0,
     ) -> None:
-        """`patience` is how many seconds reading waits for a stream that is down.
+        """`patience` is the maximum time in seconds that reading waits for a stream that is down.
 
-        `holds` describes the contents, for logs and errors; `arguments` bound the stream. `grace` is how many seconds
-        the stream may stay down after RabbitMQ has created another one in its place.
+        `holds` describes the contents, for logs and errors; `arguments` bound the stream. `grace` is the time in
+        seconds for which the stream may stay down after RabbitMQ has created another one in its place.
         """
         #: The name of the stream in use, which changes if the first one is broken.
         self.name = self._first_name = name
@@ -167,7 +167,10 @@ class Stream:
         return found
 
     def _bear(self, fault: BrokerUnavailable) -> None:
-        """Record that the stream is down, and raise this, unless it has been down for so long that it may be broken."""
+        """Record that the stream is down.
+
+        Raises `fault`, unless the stream has been down for so long that it may be broken.
+        """
         now = asyncio.get_running_loop().time()
         since = self._down[0] if self._down is not None else now
         self._down = since, now, fault
@@ -225,10 +228,10 @@ class Stream:
         self.made = False
 
     async def follow(self, connection: Connection, on_record: Callable[[Record], None]) -> "Follower | None":
-        """Start a reader that passes each record to `on_record`; returns it once it has caught up.
+        """Start a reader that calls `on_record` with each record.
 
-        None without a stream. Reads from the oldest record, and again from there if the stream goes down before it has
-        caught up. Raises BrokerUnavailable if the stream stays down.
+        Returns the reader once it has caught up; None without a stream. Reads from the oldest record, and starts again
+        if the stream goes down before it has caught up. Raises BrokerUnavailable if the stream stays down.
         """
         return await self._patiently(connection, lambda: self._follow(connection, on_record))
 
@@ -238,7 +241,7 @@ class Stream:
         return None if found is None else found[0]
 
     async def last(self, connection: Connection) -> tuple[int, float] | None:
-        """The offset of the newest entry, and when it was written or 0; see `end`."""
+        """The offset of the newest entry, and its writer's time or 0. See `end`."""
         return await self._patiently(connection, lambda: self._find_last(connection))
 
     async def read(self, connection: Connection, first: int, last: int) -> AsyncGenerator[Placed, None]:
@@ -255,7 +258,7 @@ class Stream:
     async def deliveries(
         self, connection: Connection, start: int | str | datetime, last: int
     ) -> AsyncGenerator[tuple[int, Got], None]:
-        """The entries as delivered, possibly with some from shortly before `start`; otherwise like `read`."""
+        """The entries as delivered, otherwise like `read`. The first ones may precede `start`."""
         channel = await connection.channel()
         come: asyncio.Queue[Got | None] = asyncio.Queue()
         channel.on_close(lambda: come.put_nowait(None))
@@ -392,7 +395,7 @@ class Follower:
 async def come_to_end(end: asyncio.Event, read: Callable[[], int], *, patience: float) -> bool:
     """Wait until a reader has reached its end. False if its offset `read` doesn't change for `patience` seconds.
 
-    A stream that was recreated after its end was queried may have fewer entries.
+    That happens if the stream was recreated after its end was queried, and has fewer entries.
     """
     while not end.is_set():
         before = read()
@@ -441,7 +444,7 @@ async def _read(channel: Channel, stream: str, offset: str, callback: Callable[.
 async def _is_sound(connection: Connection, stream: str) -> bool:
     """Whether RabbitMQ serves the stream; False if it is empty. Raises BrokerUnavailable if it is down.
 
-    Where a broken stream ends the connection, another connection is used for the test.
+    Uses another connection if the server's version ends the connection because of a broken stream.
     """
     if not versions.ends_connections(connection.version):
         return (await connection.probe(stream)).exists

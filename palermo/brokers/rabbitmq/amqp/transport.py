@@ -140,7 +140,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._output += pieces
 
     def flush(self) -> None:
-        """Write this turn's data now, so that the answer comes a turn earlier."""
+        """Write everything sent in this turn of the loop now, so that the answer comes a turn earlier."""
         if not self._output or self._transport is None:
             return
         if not self.socket_lock.take():
@@ -174,7 +174,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
                 self._loop.call_soon_threadsafe(self.flush)
 
     def _read_frame(self) -> tuple[int, Any]:
-        """pika's reader, with our own decoder for the frame with the headers."""
+        """pika's reader, except that the frame with the headers is read by our own decoder."""
         data = self._frame_buffer
         if len(data) < _HEADER_FRAME.size or data[0] != spec.FRAME_HEADER:
             result: tuple[int, Any] = super()._read_frame()
@@ -313,7 +313,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             self._transport.write(data)
 
     def _cut(self, data: bytes) -> None:
-        """Dispatch the received frames in wire order; pika's own buffer keeps an incomplete one."""
+        """Dispatch the received frames in wire order. An incomplete one is kept in pika's buffer."""
         if self._frame_buffer:
             data, self._frame_buffer = self._frame_buffer + data, b""
         start, size = 0, len(data)
@@ -464,6 +464,6 @@ async def connect(
 
 
 def is_tested(version: str) -> bool:
-    """Whether Palermo was tested with this version of pika: 1.3.2 to the last 1.4, as in pyproject.toml."""
+    """Whether Palermo was tested with this version of pika, 1.3.2 to the last 1.4 (see pyproject.toml)."""
     found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
     return found is not None and (1, 3, 2) <= tuple(map(int, found.groups())) < (1, 5, 0)

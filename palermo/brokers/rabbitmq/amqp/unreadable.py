@@ -32,7 +32,7 @@ class Unreadable:
         return {source: len(found) for source, found in sorted(self._found.items())}
 
     def skip(self, source: str, record: object, error: object) -> None:
-        """Count a record, once if equal ones recur. Logs the first one of each source."""
+        """Count a record; equal ones are counted once. Logs the first record of each source."""
         try:
             text = repr(record)
         except RecursionError:
@@ -50,7 +50,7 @@ class Unreadable:
             found.add(hash(text))
 
     def attempt(self, source: str, record: object, read: Callable[[], T]) -> T | None:
-        """The result of `read` for this record; None if it raises, which counts the record."""
+        """The result of `read` for this record. If it raises, counts the record and returns None."""
         try:
             return read()
         except Exception as error:  # the border: see the module's law

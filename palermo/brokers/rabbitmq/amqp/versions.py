@@ -28,7 +28,7 @@ _HEARTBEATS = (5, 300)
 
 
 def parse(text: str) -> Version:
-    """The numbers at the start of a version, (3, 10, 8) for "3.10.8+dirty"; empty without any."""
+    """The numbers at the start of a version, such as (3, 10, 8) for "3.10.8+dirty"; empty if there are none."""
     found = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
@@ -96,8 +96,8 @@ def arguments(kind: str, text: str) -> dict[str, str | int]:
 def loses_consumers(text: str) -> bool:
     """Whether deleting a quorum queue may silently end its consumers, even if the queue is recreated.
 
-    Before 4.0 RabbitMQ's channel may subscribe them to the new queue by itself, without basic.cancel, and then ignore
-    that queue's deliveries, which stay unacknowledged until the channel closes.
+    Before 4.0 RabbitMQ's channel may subscribe the consumers to the new queue by itself, without basic.cancel, and then
+    ignore its deliveries, which stay unacknowledged until the channel closes.
     """
     return parse(text) < (4,)
 
@@ -173,7 +173,7 @@ def without_priorities(queue: str, kind: str, text: str) -> str:
 
 
 def of_quorum(kind: str, text: str) -> str:
-    """A quorum queue's treatment of priorities, to append to a finding about it; "" for other types."""
+    """The addition to a finding about a quorum queue that describes its treatment of priorities; "" for other types."""
     if kind != QUORUM:
         return ""
     version = parse(text)

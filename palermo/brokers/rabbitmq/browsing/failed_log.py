@@ -49,7 +49,7 @@ def split_key(key: str) -> tuple[str, int]:
 
 
 class FailedOffsets:
-    """The copies of failed jobs in their queues, by queue and key, about 300 bytes each."""
+    """Copies of failed jobs by queue and key, about 300 bytes each, with the offsets of their entries."""
 
     def __init__(self) -> None:
         #: Offset of the next unread record.
@@ -57,7 +57,7 @@ class FailedOffsets:
         self._there: dict[str, dict[str, tuple[int, ...]]] = {}
 
     def put(self, queue: str, key: str, offset: int) -> None:
-        """Record a copy in this queue, whose entry is at this offset."""
+        """Record that a copy was stored in this queue, with its entry at this offset."""
         copies = self._there.setdefault(queue, {})
         copies[key] = (*copies.get(key, ()), offset)
 
@@ -186,7 +186,7 @@ class FailedLog:
     ) -> Page:
         """A page of a queue with `held` jobs; see palermo.contract.broker.Broker.browse.
 
-        `held` may differ from the log: a queue that is being swept seems to have fewer jobs.
+        `held` may differ from the log, because a queue that is being swept seems to have fewer jobs.
         """
         if not limit:
             return Page(messages=(), total=held)
@@ -246,9 +246,9 @@ class FailedLog:
         """See palermo.contract.broker.Broker.sweep.
 
         With `corrects`, also compares the log with the whole queue, unless that would take too long: adds missing jobs
-        to the log and removes entries without a job. They differ after a kill between two writes, failed log writes,
-        changes by another program, and for jobs older than the log. `corrects` requires that no other session holds
-        messages of the queue, and that there are no `ids`.
+        to the log and removes entries without a job. Differences come from a kill between two writes, failed log
+        writes, changes by another program, and jobs older than the log. Requires that no other session holds messages
+        of the queue, and that there are no `ids`.
         """
         # The entry of a job that has just failed may not have reached the log yet.
         known, old = None, now() - SKEW
@@ -332,7 +332,7 @@ def key_of(message: Message) -> str:
 
 
 def _ranges(places: Sequence[tuple[int, str]]) -> Iterator[tuple[int, int]]:
-    """Groups of nearby offsets, each as its first and last one."""
+    """Groups of nearby offsets, each given by its first and last offset."""
     first = last = -1
     for offset, _ in places:
         if first >= 0 and offset - last > _GAP:

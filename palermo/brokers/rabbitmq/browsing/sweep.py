@@ -41,10 +41,10 @@ async def take(
 ) -> list[Got]:
     """The next `count` messages of the queue, unacknowledged; fewer if it runs empty.
 
-    They come from a subscription that ends with the last of them: with basic.get, each of which a quorum queue writes
-    to disk, 380 messages a second, with a subscription 3,850 (RabbitMQ 3.10.8; classic queues 4,700 and 14,400).
-    Without `cancel` messages keep arriving: none of them may be settled, and the channel must be closed soon. With
-    `late` properties are parsed on demand. With `max_body` a longer body is cut on arrival to one byte more.
+    Uses a subscription that ends with the last message. basic.get is slower, since a quorum queue writes each one to
+    disk: 380 messages a second instead of 3,850 (RabbitMQ 3.10.8; classic queues 4,700 and 14,400). Without `cancel`
+    messages keep arriving: none of them may be settled, and the channel must be closed soon. With `late` properties are
+    parsed on demand. With `max_body` a longer body is cut on arrival to one byte more.
     """
     taken: list[Got] = []
     news = asyncio.Event()
@@ -80,9 +80,9 @@ async def take(
 async def waits(channel: Channel, queue: str) -> int:
     """Number of waiting messages of a queue that the channel consumes. Raises BrokerUnavailable if it is silent.
 
-    Asks twice: the second answer comes after all deliveries that were on their way at the first. A quorum queue that
-    doesn't answer within 250 ms is reported with no messages and no consumers (rabbit_quorum_queue:stat), which is
-    wrong because we consume it.
+    Asks twice, because the second answer comes after all deliveries that were on their way at the first. If a quorum
+    queue doesn't answer within 250 ms, RabbitMQ reports no messages and no consumers (rabbit_quorum_queue:stat). That
+    can't be true, because we consume the queue.
     """
     deadline = time.monotonic() + _SILENT
     while channel.raw.consumer_tags:  # ends if the queue was deleted
@@ -132,7 +132,7 @@ class FailedTurn:
 
     @asynccontextmanager
     async def held(self, connection: Connection, *, only_look: bool) -> AsyncIterator[bool]:
-        """Hold the lock. Yields False if RabbitMQ refuses it, or if a session that only reads can't get it soon."""
+        """Hold the lock. Yields False if RabbitMQ refuses it, or if a reader with `only_look` can't get it soon."""
         patience = PATIENCE if only_look else math.inf
         async with self._mutex.held(connection, patience=patience, optional=True) as alone:
             if not alone:
@@ -155,9 +155,9 @@ class Reader:
     ) -> None:
         """`name` is the AMQP queue's name, unless it is a job queue's. With `only_look` no message may be settled.
 
-        With `max_body` a longer body is cut to one byte more; such a message is for display, and never published again.
-        A reader of failed jobs waits for other readers, since the queue includes the messages that they hold. In other
-        queues readers can't be distinguished from workers.
+        With `max_body` a longer body is cut to one byte more. Such a message is only for display. A reader of failed
+        jobs waits for other readers, because their messages belong to the queue. In other queues readers can't be
+        distinguished from workers.
         """
         self.connection = connection
         self.only_look = only_look
@@ -189,7 +189,7 @@ class Reader:
     async def count_all(self) -> int:
         """Number of waiting messages, including those that were requeued before this call. Raises NotFound.
 
-        RabbitMQ may answer a declare early, but answers a get after everything before it, and with a count.
+        Uses a get, which RabbitMQ answers after everything before it, and with a count. It may answer a declare early.
         """
         await self.await_others()
         first, *others = self._names
@@ -214,7 +214,10 @@ class Reader:
         return 0 if got is None else got.left + 1
 
     async def await_others(self) -> None:
-        """Wait until no other session reads these failed jobs; not forever, as another program may consume them."""
+        """Wait until no other session reads these failed jobs.
+
+        The wait is limited, as another program may consume them.
+        """
         if not self._failed:
             return
         deadline = time.monotonic() + (PATIENCE if self.only_look else _SILENT)
@@ -290,7 +293,7 @@ async def ids_in(
 async def requeue(connection: Connection, queue: str, held: list[Channel]) -> None:
     """Requeue all messages of an AMQP queue that these channels hold, and close them; returns once the queue has them.
 
-    RabbitMQ may answer a declare early, but answers a get after everything before it. Until then a consumer exists, so
+    Waits for the answer to a get, which RabbitMQ sends after everything before it. Until then a consumer exists, so
     that a sweep, which waits for the queue's consumers (Reader.count_all), also waits for this.
     """
     last = await connection.channel()
@@ -348,9 +351,9 @@ async def sweep(
 ) -> SweepProgress:
     """Call `decide` for every waiting message; see palermo.contract.broker.Broker.sweep.
 
-    `queue` is where they were taken from; None for scheduled jobs. `decide` receives the messages as changed by
+    `queue` is the messages' queue, or None for scheduled jobs. `decide` receives the messages as changed by
     `as_they_run`. `gate` is called before any change of a batch. `publish` stores a batch and returns when all are
-    confirmed; only then are the old messages acknowledged, so a kill in between runs the jobs of one batch twice
+    confirmed. Only then are the old messages acknowledged, so a kill in between runs the jobs of one batch twice
     instead of losing them. `witness` is awaited with the messages of a batch that stay, and those that have left the
     queue.
     """
@@ -413,16 +416,16 @@ async def sweep(
 
 
 def _wire_ids(ids: Collection[str]) -> frozenset[bytes]:
-    """The encoded ids as in their messages; empty if one could be encoded in another way."""
+    """The ids as encoded in messages; empty if one of them could be encoded in another way."""
     return frozenset(id.encode() for id in ids) if all(map(str.isascii, ids)) else frozenset()
 
 
 def _judge(
     batch: list[Got], seen: list[tuple[int, Message]], decide: Callable[[Message], SweepDecision]
 ) -> tuple[list[Message], list[tuple[int, Message, Move | None]], int]:
-    """The messages that stay, those to leave the queue with their tags and moves, and the number examined.
+    """Call `decide` for the messages in `seen`, which has their positions in the batch.
 
-    `seen` are the batch's messages to decide about, with their positions in it.
+    Returns the messages that stay, those to leave the queue with their tags and moves, and the number examined.
     """
     stay: list[Message] = []
     gone: list[tuple[int, Message, Move | None]] = []
@@ -440,7 +443,7 @@ def _judge(
 
 
 def _ack(channel: Channel, tags: list[int], *, all_before: bool) -> None:
-    """Acknowledge these; in one frame if everything delivered on the channel before the last one is settled too."""
+    """Acknowledge these messages, in one frame if everything before the last one is settled too."""
     if not channel.is_open:
         raise channel.error or NotFound("the queue was deleted while it was being read.")
     if all_before and tags:

@@ -110,7 +110,7 @@ class CancelMarks(FollowedStream[Cancels]):
             await self.write(_cancel(batch, at, by, created_at))
 
     async def restore(self, ids: Iterable[str], among: Cancels) -> None:
-        """Remove the marks of these jobs. `among` has the marks that were read; others are left alone."""
+        """Remove the marks of these jobs. `among` has the marks that were read; only those can be removed."""
         marked = iter(set(ids) & among.marks.keys())
         while batch := list(islice(marked, _BATCH)):
             await self.write({"restore": batch})

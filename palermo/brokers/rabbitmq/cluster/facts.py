@@ -117,7 +117,7 @@ class FactState:
         return self._records - min(written, default=self._records) > max(_FAR, _FAR_PER_FACT * len(written))
 
     def written(self, queue: str) -> int:
-        """Number of records read when the queue's name was last written; 0 if it is unknown."""
+        """The number of records that were read when the queue's name was last written; 0 if the name is unknown."""
         fact = self._facts.get(QUEUE, {}).get(queue)
         return fact.written if fact is not None else 0
 
@@ -214,10 +214,10 @@ class Facts(FollowedStream[FactState]):
             await notify_workers(self._writing, self._exchange, {"ask": "look"})
 
     async def probe(self, connection: Connection, queues: Iterable[str]) -> dict[str, Probe]:
-        """The state of these queues in RabbitMQ. Call `read` first. For callers that ask repeatedly.
+        """The state of these queues in RabbitMQ, for callers that ask repeatedly. Call `read` first.
 
-        RabbitMQ logs each query of a missing queue as an error, so a missing queue is remembered. Only a queue created
-        by another program is seen up to a minute late, since Palermo writes a queue's name before it creates the queue.
+        Remembers missing queues, because RabbitMQ logs each query of one as an error. A queue that Palermo creates is
+        seen immediately, since its name is written first; a queue that another program creates, up to a minute late.
         """
         now = time.monotonic()
         written = {queue: self.state.written(queue) for queue in queues}

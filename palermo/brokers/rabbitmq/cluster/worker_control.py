@@ -69,7 +69,7 @@ class WorkerPresence:
         self._again: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Start being counted, now or when the queue is up, until the connection ends or `end` is called."""
+        """Start being counted, now or once the queue is up, until the connection ends or `end` is called."""
         if not (await self._connection.probe(self._name)).exists:
             await self._connection.declare(self._name, versions.arguments(self._kind, self._connection.version))
         if not await self._join():
@@ -290,7 +290,7 @@ async def _ask_reports(
     silent: int = 0,
     of: frozenset[str] = frozenset(),
 ) -> Reports:
-    """Ask all workers. Waits for all except `silent` of them, and for every worker with one of the inboxes `of`."""
+    """Ask all workers. Waits for all but `silent` of them, and for every worker with an inbox in `of`."""
     reading = reading or connection
     alive = await census(reading, exchange, missing)
 

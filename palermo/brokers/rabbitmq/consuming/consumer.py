@@ -294,7 +294,7 @@ class RabbitmqConsumer:
     async def _store(self, message: Message) -> Fail | None:
         """Store a job in its queue, or as a delayed one.
 
-        Returns the settlement if it fails because it can never be published.
+        If it can never be published, fails it and returns that settlement.
         """
         try:
             await self._publish(message, message.queue)
@@ -365,7 +365,7 @@ class RabbitmqConsumer:
         await quietly(self._worker_control.end())
 
     async def _put_off(self, delivery: Delivery) -> None:
-        """Store another program's early job as a delayed one. A cancelled call finishes this first."""
+        """Store another program's early job as a delayed one. If cancelled, finishes first."""
         work = asyncio.ensure_future(self._move_early(delivery))
         try:
             await asyncio.shield(work)

@@ -43,8 +43,8 @@ class IdleSubscriptions:
     another job arrives while no slot is idle, it is requeued, and its queue is polled when a slot is free. That happens
     at most once per queue.
 
-    A delivery is settled on the channel of its subscription. While it is unsettled, new subscriptions use another
-    channel: subscribing to a queue that was just deleted closes the channel, which would requeue a running job.
+    A delivery is settled on the channel of its subscription. Until then, new subscriptions use another channel, because
+    subscribing to a queue that was just deleted closes the channel, and the running job would be requeued.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class IdleSubscriptions:
             self.end()
 
     def end(self, *, but: Collection[str] = ()) -> None:
-        """End all subscriptions, except those to the queues in `but`."""
+        """End all subscriptions except those to the queues in `but`."""
         self._end([queue for queue in self._subscribed if queue not in but])
         self._news.set()
 
     def settled(self, channel: Channel) -> bool:
-        """Record that a delivery on this channel was settled. False if the channel belongs to another part."""
+        """Record that a delivery on this channel was settled. False if the channel isn't one of this object's."""
         used = self._channels.get(channel)
         if used is None or not used.unsettled:
             return False
@@ -154,7 +154,7 @@ class IdleSubscriptions:
         self._order.unwatch(queues)
 
     def _tidy(self, used: SubscriptionChannel) -> None:
-        """Close a channel without use, unless it is the one for the next subscriptions."""
+        """Close a channel that is no longer needed."""
         if used.unsettled or used.queues or not (used.retired or len(self._channels) > 1):
             return
         # It may be closed already, since RabbitMQ reports the end of a subscription for each deleted queue.

@@ -108,19 +108,19 @@ class PollSource:
     def ending(self, delivery: Delivery) -> None:
         """Record that the job has ended.
 
-        Its delivery is acknowledged once that is stored; the slot polls in the meantime.
+        Its delivery is acknowledged once that is stored, and the slot polls in the meantime.
         """
         self._ending.add(delivery.token)
 
     def acknowledge(self, delivery: Delivery) -> None:
-        """Acknowledge the delivery, since the end of its job is stored."""
+        """Acknowledge the delivery, because the end of its job is stored."""
         channel, tag = delivery.token
         channel.connection.raw.ack(channel.raw, tag)
         self._ending.discard(delivery.token)
         self._idle_subscriptions.settled(channel)
 
     def requeue(self, delivery: Delivery) -> None:
-        """Requeue the delivery, since the end of its job was not stored."""
+        """Requeue the delivery, because the end of its job was not stored."""
         requeue(delivery)
         self._ending.discard(delivery.token)
         self._idle_subscriptions.settled(delivery.token[0])
@@ -207,7 +207,7 @@ class PollSource:
         return self._counting
 
     async def _count_empty(self) -> None:
-        """Find the empty queues that have jobs now, for all slots that wait for this."""
+        """Find the empty queues that have jobs now, for all waiting slots."""
         began, queues = self._loop.time(), self._ranking.empty
         full = set(queues)
         try:
@@ -225,7 +225,7 @@ class PollSource:
                 slot.poll()
 
     async def _attend(self) -> None:
-        """Wait for a job for all idle slots: by subscriptions, or by counting where these would do harm."""
+        """Wait for a job for all idle slots, by subscriptions, or by counting if a subscription would do harm."""
         error: PalermoError = BrokerUnavailable("this worker has stopped taking jobs.")
         try:
             while self._waiting:
@@ -291,8 +291,8 @@ class PollSource:
 class PollingSlot:
     """One slot, driven by callbacks without a task: it polls one queue after another for its next job.
 
-    It has an unsettled delivery, or a pending request, or waits for the source. A job is offered to the callback of
-    `receive`, or else returned by it. After an answer without a job the slot polls the next queue immediately.
+    It has an unsettled delivery or a pending request, or waits for the source. A job goes to the callback of `receive`,
+    or else to its caller. After an answer without a job the slot polls the next queue immediately.
     """
 
     def __init__(self, source: "PollSource", number: int) -> None:
@@ -469,7 +469,7 @@ class PollingSlot:
     # -- deliveries that were taken
 
     def ack(self, delivery: Delivery) -> None:
-        """Acknowledge the delivery that the callback accepted, and poll on in the same write."""
+        """Acknowledge the delivery that the callback accepted, and poll for the next job in the same write."""
         channel, tag = delivery.token
         self._taken = None
         if self._is_waited_for and not self._resting and channel is self._channel:
@@ -480,7 +480,7 @@ class PollingSlot:
         self._source.settled(delivery, detached=False)
 
     def settled(self, delivery: Delivery) -> None:
-        """Continue with the next job if this delivery, now settled, was accepted by the callback."""
+        """Continue with the next job, if this delivery is the one that the callback accepted."""
         if self._taken is not None and self._taken.token == delivery.token:
             self._taken = None
             self._continue()
@@ -493,7 +493,7 @@ class PollingSlot:
             self.poll()
 
     async def detach(self, delivery: Delivery) -> None:
-        """Leave the channel to this unsettled delivery; the next job arrives on another one."""
+        """Leave the channel to this unsettled delivery, and use another channel for the next job."""
         channel = delivery.token[0]
         if self._channel is channel:
             self._channel = None

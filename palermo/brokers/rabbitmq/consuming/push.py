@@ -29,8 +29,8 @@ class Slot:
     """One slot's subscription. It holds up to `prefetch` unsettled deliveries: a running one, and waiting ones.
 
     A delivery during `receive` is offered to its callback. If the callback accepts it, `receive` keeps waiting.
-    RabbitMQ delivers no other job while the end of a keyed job or a step is being stored, so a slot of a classic queue
-    then unsubscribes and polls for its next job (basic.get).
+    RabbitMQ delivers no other job while the end of a keyed job or a step is being stored. In the meantime a slot of a
+    classic queue unsubscribes and polls for its next job (basic.get).
     """
 
     def __init__(self, source: "PushSource", number: int) -> None:
@@ -112,7 +112,7 @@ class Slot:
             self._requeue_waiting()
 
     async def detach(self, delivery: Delivery) -> None:
-        """Leave the channel to this unsettled delivery; the next one arrives on another."""
+        """Leave the channel to this unsettled delivery, and use another channel for the next one."""
         async with self._lock:
             channel, tag = self._channel, self._tag
             self._channel, self._tag, self._held = None, "", None
@@ -136,13 +136,13 @@ class Slot:
     # -- polling
 
     def ending(self) -> None:
-        """Record that its last job's end is being stored, so that RabbitMQ delivers no other until then."""
+        """Record that the end of the last job is being stored, during which RabbitMQ delivers no other job."""
         # Fast path, see benchmarks.drain keyed. Not for quorum queues, which answer basic.get slowly
         # (browsing/sweep.py).
         self._asks = self._kind == CLASSIC
 
     async def _ask(self) -> Delivery | None:
-        """Poll for the next job; None if there is none, so that RabbitMQ should deliver the next one."""
+        """Poll for the next job. None if there is none: then subscribe again."""
         self._asks = False
         await self.rest()
         channel = self._channel
@@ -380,12 +380,12 @@ class PushSource:
         self.slots[delivery.slot - 1].ending()
 
     def acknowledge(self, delivery: Delivery) -> None:
-        """Acknowledge the delivery, since the end of its job is stored."""
+        """Acknowledge the delivery, because the end of its job is stored."""
         channel, tag = delivery.token
         channel.connection.raw.ack(channel.raw, tag)
 
     def requeue(self, delivery: Delivery) -> None:
-        """Requeue the delivery, since the end of its job was not stored."""
+        """Requeue the delivery, because the end of its job was not stored."""
         requeue(delivery)
 
     def settled(self, delivery: Delivery, *, detached: bool) -> None:

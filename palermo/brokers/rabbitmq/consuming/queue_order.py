@@ -1,8 +1,8 @@
-"""Chooses the queue that a worker polls next: by order and shares, the first one not known to be empty.
+"""Chooses the queue that a worker polls next: the first one, by order and shares, that is not known to be empty.
 
 A queue that was found empty is polled again only after a check of all such queues has found jobs in it, so forty-nine
-empty queues don't slow down the fiftieth. How old that knowledge may be depends on the cost of a check: see `due` and
-`stale`. Queues with a subscription need no checks.
+empty queues don't slow down the fiftieth. `due` and `stale` define how old that knowledge may be, which depends on the
+cost of a check. Queues with a subscription need no checks.
 """
 
 import math
@@ -95,13 +95,13 @@ class QueueOrder:
         self.found_full(self.empty)
 
     def looked(self, full: Collection[str], *, began: float, ended: float) -> None:
-        """Record which queues a check of all empty queues has found to have jobs."""
+        """Record the result of a check of all empty queues: `full` has those with jobs."""
         self._since = ended
         self._keeps = min(_MOST, max(_LEAST, _TIMES * (ended - began)))
         self.found_full(full)
 
     def due(self, now: float) -> bool:
-        """Whether to check the empty queues again while others are polled."""
+        """Whether the empty queues should be checked again while others are polled."""
         return bool(self._unwatched) and now - self._since >= self._keeps
 
     def stale(self, now: float) -> bool:

@@ -2,8 +2,8 @@
 
 Its purpose is to detect jobs that kill their workers. The stream `~starts` holds the records. Each names all jobs that
 a worker runs, and so replaces the worker's last one. A worker writes a record before it runs a redelivered job, and
-otherwise at most one per tick, with the jobs that have run for a while: short jobs cost nothing. A worker that shuts
-down cleanly records that a job has left it before it requeues the job; a worker that dies can't.
+otherwise at most one per tick, of jobs that have run for a while, so that short jobs cost nothing. A worker that shuts
+down cleanly first records that it no longer runs a job, and then requeues the job; a worker that dies doesn't.
 
 A record also has the data that running jobs have saved. If the worker dies, the next worker of a job reads it there.
 """
@@ -50,12 +50,15 @@ _UNUSED = 60.0
 
 
 def key(worker: str, since: float) -> str:
-    """The key of one lifetime of a worker, since a restarted container may have the same process id and host."""
+    """The key of a worker's lifetime.
+
+    Includes the start, because a restarted container may have the same process id and host.
+    """
     return f"{worker} {since!r}"
 
 
 class Saved(Struct, frozen=True, array_like=True):
-    """A job's saved data, with its message and run, since an id may be reused."""
+    """A job's saved data. Has the job's message and run too, because an id may be reused."""
 
     text: str
     attempt: int
@@ -77,7 +80,7 @@ class JobStart(Struct, frozen=True, array_like=True):
 
 
 class RunRecord(Struct, omit_defaults=True):
-    """One record: the jobs that a worker runs. It replaces the last one of the same `key`."""
+    """The jobs that a worker runs. The record replaces the last one with the same `key`."""
 
     worker: str
     #: When the worker started, in Unix seconds.
@@ -166,10 +169,7 @@ class RunLogReader:
     """Follows the run log while it is used."""
 
     def __init__(self, stream: Stream, connection: Connection, blames: dict[str, dict[str, str]]) -> None:
-        """`blames` has, for jobs that run here, the workers that died while running them.
-
-        While it isn't empty, the log is followed.
-        """
+        """`blames` has the dead workers of jobs that run here, by job. While it isn't empty, the log is followed."""
         self._stream = stream
         self._connection = connection
         self._blames = blames
@@ -264,7 +264,7 @@ class RunLog:
     def watch(self) -> None:
         """Start recording long jobs. Called for each job; only the first call has an effect.
 
-        Does nothing without a session: a job may start just after the log was closed.
+        Does nothing without a session, since a job may start just after the log was closed.
         """
         if self.ticking is None and self.connection.error is None:
             self.ticking = asyncio.get_running_loop().call_later(TICK, self._tick)
@@ -294,7 +294,7 @@ class RunLog:
                 self._complain(f"requeuing job {id} may count as the death of a worker", error)
 
     def ended(self, slot: int, id: str, *, forget: bool) -> None:
-        """Record that the job is settled. `forget` drops its dead workers, unless it was requeued."""
+        """Record that the job is settled. With `forget`, drops its dead workers, since it was not requeued."""
         if self._begun.get(slot) == id:
             del self._begun[slot]
         if self._blames.pop(id, None) and forget:

@@ -87,7 +87,7 @@ class ServedQueues:
         return all(self._kinds.get(queue) == CLASSIC for queue in self)
 
     async def _ensure(self, queue: str, *, among: int) -> str:
-        """The type of a queue; "" if it is unusable now. Raises the error if it is the only queue."""
+        """The type of a queue; "" if it is unusable now. If the worker has no other queue, raises the error instead."""
         try:
             return await self._declarer.ensure(queue)
         except (BrokerRefused, BrokerUnavailable) as error:
@@ -99,7 +99,7 @@ class ServedQueues:
     def leave_alone(self, queue: str, error: PalermoError) -> None:
         """Don't serve a queue for a while.
 
-        If it is the only one, raises the error, unless another program is just using it.
+        Raises the error if it is the only one, except if another program is just using it.
         """
         if not any(other != queue for other in self) and not isinstance(error, QueueInUse):
             raise error

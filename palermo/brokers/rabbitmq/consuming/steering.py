@@ -98,7 +98,7 @@ class Steering:
             self._pause(state.paused)
 
     def _cancelled(self, state: Cancels, record: Record) -> None:
-        """Stop jobs that were taken, and may be running, before their cancel was known here."""
+        """Stop jobs that were taken before their cancel was known here. They may be running."""
         self.has_cancels = bool(state.marks)
         ids = record.get("cancel")
         for delivery in list(self._held()):

@@ -1,14 +1,14 @@
 """The fair queue of one job queue: the leader gives its tenants their turns, and moves their jobs into the job queue.
 
-The leader keeps the job queue only slightly longer than the number of slots, so that it chooses the next tenant late.
-It publishes a job to the job queue, and acknowledges it in its tenant's queue once that is confirmed (handover.py). So
-a killed leader duplicates at most the jobs that were being confirmed. A job that the job queue refuses is requeued at
-its old position, and retried after a pause. One that can never be published goes to `failed`.
+The leader keeps the job queue short, so that it chooses the next tenant late. It publishes a job to the job queue, and
+acknowledges it in its tenant's queue once that is confirmed (handover.py). So a killed leader duplicates at most the
+jobs that were being confirmed. A job that the job queue refuses is requeued at its old position, and retried after a
+pause. One that can never be published goes to `failed`.
 
-In one round trip the leader counts the job queue, and requests the jobs of the next turns (basic.get), assuming that a
-tenant with several jobs left still has one. Then it moves the jobs for which there is room, in the current order of
-turns, and after their confirms starts again. It subscribes to the queue of a tenant without jobs until one arrives. So
-it need not poll ten thousand empty queues, and the tenant's next job is available immediately.
+In one round trip the leader counts the job queue, and requests the jobs of the next turns (basic.get). It assumes that
+a tenant with several jobs left still has one. Then it moves as many jobs as there is room for, in the order of turns,
+and starts again after their confirms. It subscribes to the queue of a tenant without jobs until one arrives. So it need
+not poll ten thousand empty queues, and the tenant's next job is available immediately.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ class JobsUnderWay:
         self._answered = asyncio.Event()
 
     def pause(self) -> float:
-        """Seconds until the next attempt, by when the refused jobs and those behind them are requeued."""
+        """Seconds until the next attempt. By then the refused jobs and those behind them are requeued."""
         error, self.refused = self.refused, None
         assert error is not None
         if isinstance(error, NotFound):
@@ -112,7 +112,7 @@ class JobsUnderWay:
             self._on_end(channel, got.tag, error)
 
     async def _fail(self, channel: Channel, got: Got, error: PalermoError) -> None:
-        """Store a job in `failed` that can never be published."""
+        """Store a job that can never be published in `failed`."""
         message = to_message(got.properties, got.body, taken_from=None)
         refused: PalermoError | None = None
         try:
@@ -189,7 +189,7 @@ class FairQueue:
             del self.states[state.name]
 
     def __contains__(self, tenant: str) -> bool:
-        """Whether the tenant may have waiting jobs, and so gets turns."""
+        """Whether the tenant gets turns, because it may have waiting jobs."""
         return tenant in self._order
 
     def is_idle(self, state: TenantState) -> bool:
@@ -228,7 +228,7 @@ class FairQueue:
             await asyncio.sleep(refused or (0 if room > 0 else SOON if self.stopped else pause))
 
     async def _step(self) -> int:
-        """Request jobs, and move those whose turn it is. Returns how many more the job queue had room for."""
+        """Request jobs, and move those whose turn it is. Returns the room that is left in the job queue."""
         channel = await self._open()
         try:
             room, _ = await asyncio.gather(self._room(), self._fetch(channel))
@@ -256,7 +256,7 @@ class FairQueue:
     async def _forget_missing(self) -> None:
         """Drop the tenants whose queues no longer exist.
 
-        Queries them all, because the error doesn't name the queue: an earlier subscription may have closed the channel.
+        Queries all of them, because the error doesn't name the queue: the cause may be an earlier subscription.
         """
         states = list(self.states.values())
         probes = await probe_all(self._connection, [state.queue for state in states])
@@ -295,7 +295,7 @@ class FairQueue:
             state.share = _share(got.properties, state.share)
 
     def _due(self, most: int) -> list[Got]:
-        """The fetched jobs whose turn it is, at most `most`. A tenant keeps its turn until its job has arrived."""
+        """The fetched jobs whose turn it is, at most `most`. A tenant whose job hasn't arrived keeps its turn."""
         jobs = list[Got]()
         while len(jobs) < most and (name := self._order.next()) is not None:
             state = self.states[name]
@@ -324,7 +324,7 @@ class FairQueue:
     def _listen(self, channel: Channel, state: TenantState) -> None:
         """Subscribe to the tenant's queue without waiting.
 
-        If it is missing, the channel closes, and all tenants are polled.
+        If it is missing, the channel closes, and all tenants must be polled.
         """
         self._numbers += 1
         state.tag = f"tenant-{self._numbers}"
@@ -348,7 +348,7 @@ class FairQueue:
         self._rouse(state)
 
     def _unlisten(self, raw: Any, state: TenantState) -> None:
-        """Unsubscribe from the tenant's queue, and poll it when it has a turn."""
+        """Unsubscribe from the tenant's queue, and poll it at the tenant's turn."""
         tag, state.tag, state.asked = state.tag, "", True
         self._tags.pop(tag, None)
         raw.basic_cancel(tag, callback=lambda _: None)

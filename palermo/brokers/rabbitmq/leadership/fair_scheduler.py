@@ -90,7 +90,7 @@ class FairScheduler(Work):
                 task.cancel()
 
     async def close(self) -> None:
-        """Wait for the jobs on their way, which the next leader would otherwise move again."""
+        """Wait for the jobs on their way. Otherwise the next leader would move them again."""
         await asyncio.gather(*(one.under_way.all_answered() for one in self._fair_queues.values()))
 
     async def _are_there(self) -> bool:
@@ -182,7 +182,7 @@ class FairScheduler(Work):
         raise TypeError(operation)
 
     async def names(self, queue: str) -> list[str]:
-        """The tenants with a queue, empty or not, for a session that visits all their jobs."""
+        """The tenants with a queue, even an empty one, for a session that visits all their jobs."""
         await self.learn()
         fair_queue = self._fair_queues.get(queue)
         return [] if fair_queue is None else sorted(fair_queue.states)
@@ -193,7 +193,7 @@ class FairScheduler(Work):
         return {queue: sum(one.pending for one in await self._listed(queue)) for queue in sorted(self._fair_queues)}
 
     async def tenants(self, queue: str) -> list[Tenant]:
-        """The tenants of a queue with waiting jobs, those with most jobs first. Some may have just become empty."""
+        """The tenants of a queue with waiting jobs, those with most jobs first. Some may just have become empty."""
         await self.learn()
         return await self._listed(queue)
 

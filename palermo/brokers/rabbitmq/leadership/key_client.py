@@ -185,11 +185,11 @@ class RabbitmqKeys:
                 await asyncio.sleep(AGAIN)
 
     async def record_end(self, message: Message, report: KeyReport) -> None:
-        """Record how a run ended; returns once that is stored, which may take as long as an alarm."""
+        """Record the end of a run; returns once it is stored, which may take as long as an alarm."""
         await (await self.send_end(message, report))
 
     async def send_end(self, message: Message, report: KeyReport) -> Awaitable[None]:
-        """Send how a run ended. Returns an awaitable for its storage. Raises BrokerUnavailable."""
+        """Send the end of a run. Returns an awaitable for its storage. Raises BrokerUnavailable."""
         lock = lock_of(message)
         assert lock is not None
         end = RunEnd(
@@ -205,10 +205,9 @@ class RabbitmqKeys:
         return await self._ends.send(message.id, body)
 
     async def gate(self, queue: str, jobs: list[tuple[Message, Message | None]]) -> list[bool]:
-        """Whether each of these jobs may leave the queue.
+        """Whether each of these jobs may leave the queue. Removed jobs lose their keys; requeued ones get theirs again.
 
-        Removed jobs lose their keys; requeued ones take theirs again. Each job comes with the message that replaces it,
-        or with None to remove it.
+        Each job comes with the message that replaces it, or with None to remove it.
         """
         away = [there for there, put in jobs if put is None and not is_failed(queue)]
         back = [put for _, put in jobs if put is not None and not is_failed(put.queue) and lock_of(put) is not None]
@@ -220,7 +219,7 @@ class RabbitmqKeys:
         return [put is None or id(put) not in refused for _, put in jobs]
 
     async def leaving(self, jobs: Iterable[Message], *, drop_next: bool = False) -> None:
-        """Free the keys of these jobs, which are about to be removed, except running ones.
+        """Free the keys of these jobs, which are about to be removed. Running jobs keep theirs.
 
         With `drop_next` the jobs that would follow them are removed too.
         """
@@ -264,7 +263,7 @@ class RabbitmqKeys:
 
 
 def _bare(message: Message) -> Message:
-    """A message without its body, which is enough for decisions about its key."""
+    """A message without its body, which decisions about its key don't need."""
     return replace(message, body=b"", failure=None, attempts=())
 
 
@@ -289,14 +288,14 @@ _MOST, _MOST_MEMBERS = 4, 30
 class PendingEnds:
     """Sends the ends of jobs to the leader's ledgers, and acknowledges each job once its end is stored.
 
-    A slot continues with its next jobs in the meantime, unless they need the same key, or too many of its ends are
-    pending.
+    A slot continues with its next job in the meantime, unless the job needs the same key, or too many of the slot's
+    ends are pending.
     """
 
     def __init__(self, acknowledge: Callable[[Delivery], None], requeue: Callable[[Delivery], None]) -> None:
         """`acknowledge` is called with a delivery whose end is stored; it may raise DeliveryLost.
 
-        `requeue` is called with one whose end was not stored, because it would block its slot.
+        `requeue` is called with a delivery whose end was not stored, since it would block its slot.
         """
         self._acknowledge = acknowledge
         self._requeue = requeue
@@ -304,7 +303,7 @@ class PendingEnds:
         self._sent: dict[asyncio.Future[None], tuple[int, str]] = {}
 
     async def begin(self, delivery: Delivery, send: Callable[[], Awaitable[Awaitable[None]]]) -> None:
-        """Send the end of this job by `send`, and acknowledge its delivery once that is stored.
+        """Send the end of this job by `send`, and acknowledge its delivery once the end is stored.
 
         `send` returns an awaitable for the storage. Raises BrokerUnavailable.
         """
@@ -324,7 +323,7 @@ class PendingEnds:
             await asyncio.wait(before)
 
     async def close(self) -> None:
-        """Wait for the pending ends, but not for slow ones."""
+        """Wait for the pending ends, for a limited time."""
         if self._sent:
             _, late = await asyncio.wait(set(self._sent), timeout=PATIENCE)
             for stored in late:

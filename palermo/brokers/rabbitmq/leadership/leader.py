@@ -105,7 +105,7 @@ class Leader:
         return self._under_way > 0
 
     async def close(self) -> None:
-        """Stop leading, once pending work is stored and recorded, since the next leader would otherwise repeat it."""
+        """Stop leading, once pending work is stored and recorded. Otherwise the next leader would repeat it."""
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORDS):
@@ -118,7 +118,7 @@ class Leader:
         """Lead until cancelled.
 
         Raises BrokerUnavailable when the connection or the queue is lost, HandsOver if another session is to lead, and
-        BrokerRefused if this user lacks a permission, also that to reply; `refused` keeps this error.
+        BrokerRefused if this user lacks a permission. `refused` keeps the last of these.
         """
         lost: asyncio.Future[Any] = asyncio.ensure_future(self._connection.lost.wait())
         # If the queue is deleted, another session may lead, and there must not be two. It may also be impossible to

@@ -138,7 +138,7 @@ class LeaderClient:
             await self._rest(random.uniform(*_LOOK_EVERY))
 
     async def _is_vacant(self, duty: Duty, operation: Operation[None] | None = None) -> bool:
-        """Whether the duty has no leader. Sends the operation to the leader. Raises the session's error."""
+        """Whether the duty has no leader. If it has one, sends it the operation. Raises the session's error."""
         request = b"" if operation is None else operations.write(operation)
         return not await (await self._publisher()).finds(self._queues[duty], request)
 
@@ -229,10 +229,7 @@ class LeaderClient:
         raise await self._unavailable(duty)
 
     async def _request(self, operation: Operation[Any]) -> bytes | None:
-        """The leader's encoded reply; None if there is none and the caller should ask again.
-
-        Raises the session's error.
-        """
+        """The leader's encoded reply; None if the caller should ask again. Raises the session's error."""
         silence = _SILENCE if isinstance(operation, BriefOperation) else PATIENCE
         return await self._rpcs[operation.duty].ask(operations.write(operation), silence=silence)
 
@@ -260,7 +257,7 @@ class LeaderClient:
         )
 
     async def listing_progress(self) -> tuple[int, int] | None:
-        """The leader's progress with a page of scheduled jobs, as jobs read and jobs to read; None if unknown."""
+        """The numbers of jobs that the leader has read, and has to read, for a page of jobs; None if unknown."""
         operation = ListingProgress()
         with suppress(LeaderFailed, HandsOver):
             reply = await self._request(operation)
@@ -272,9 +269,9 @@ class LeaderClient:
         await self._rpcs[operation.duty].notify(operations.write(operation), within=_SILENCE)
 
     async def _stand_in(self, duty: Duty) -> None:
-        """Lead in this duty, if no session does, until there have been no requests for some seconds.
+        """Lead in this duty, if no session does, until there was no request for some seconds. Raises BrokerRefused.
 
-        Raises BrokerRefused. A session that stands by waits for its next check instead.
+        A session that stands by waits for its next check instead.
         """
         if self._closed:
             raise BrokerUnavailable(f"the session with RabbitMQ at {self._connection.where} is being closed.")
@@ -307,7 +304,7 @@ class LeaderClient:
 
 
 async def _end(leader: "Leader", running: asyncio.Task[None]) -> None:
-    """Stop leading. Always closes the leader's connection, since no other session could lead otherwise."""
+    """Stop leading, and always close the leader's connection, because no other session could lead otherwise."""
     running.cancel()
     await asyncio.wait({running})
     error = None if running.cancelled() else running.exception()

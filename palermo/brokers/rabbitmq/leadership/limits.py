@@ -37,7 +37,7 @@ class LeaderLimits:
 
     @property
     def knows(self) -> bool:
-        """Whether the running jobs are known, without which no job gets a permit."""
+        """Whether the running jobs are known. If not, no job gets a permit."""
         return self._learnt
 
     def request(self, demand: LimitDemand, *, id: str, worker: str) -> RunNow | RunLater:
@@ -76,7 +76,7 @@ class LeaderLimits:
                 self._call()
 
     async def _ask_workers(self, *, first: bool = False) -> bool:
-        """Ask all workers which jobs they run. Returns whether all have answered; otherwise the answers are ignored."""
+        """Ask all workers which jobs they run. Returns whether all have answered. If not, the answers are ignored."""
         workers = await ask_workers(self._connection, self._exchange)
         if not workers.complete:
             return False

@@ -52,7 +52,7 @@ class MainDuty(Work):
         *,
         stands_in: bool,
     ) -> None:
-        """`handle_now`'s answers are sent on channel `answers`.
+        """The answers of `handle_now` are sent on the channel `answers`.
 
         `fired` is called with the jobs that recurring jobs have published.
         """

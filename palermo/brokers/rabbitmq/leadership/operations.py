@@ -63,7 +63,7 @@ class Operation(Struct, Generic[T], frozen=True, kw_only=True, tag_field="ask", 
 
 
 class BriefOperation(Operation[T], frozen=True):
-    """A request for which a job is waiting, at its enqueue or in a worker."""
+    """A request that delays a job at its enqueue or in a worker."""
 
     raises: ClassVar = (PublishRefused, HeadersTooLarge)
 
@@ -137,13 +137,13 @@ class StartJob(BriefOperation[Start], frozen=True):
 
 
 class ReadmitJobs(BriefOperation[list[bool]], frozen=True):
-    """Take the keys for jobs that are requeued. The reply says for each whether it may be requeued."""
+    """Take the keys for requeued jobs. The reply says for each job whether it may be requeued."""
 
     messages: list[AsJson[Message]]
 
 
 class RemoveJobs(BriefOperation[None], frozen=True):
-    """Free the keys of jobs that are about to be removed, except running ones. Has pairs of key and id."""
+    """Free the keys of jobs that are about to be removed, given as pairs of key and id. Running jobs keep theirs."""
 
     jobs: list[tuple[str, str]]
     #: Whether the jobs that would follow them are dropped too, because the whole queue is emptied.
@@ -151,7 +151,7 @@ class RemoveJobs(BriefOperation[None], frozen=True):
 
 
 class CancelJobs(BriefOperation[None], frozen=True):
-    """Free the keys of cancelled jobs, except running ones."""
+    """Free the keys of cancelled jobs. Running jobs keep theirs."""
 
     ids: list[str]
 
@@ -226,7 +226,7 @@ class ListScheduled(Operation[Scheduled], frozen=True):
 
 
 class ListingProgress(BriefOperation[tuple[int, int] | None], frozen=True):
-    """The reply is the number of jobs read for the current ListScheduled and of jobs to read, or None."""
+    """The reply is the numbers of jobs read, and to read, for the current ListScheduled, or None."""
 
 
 class AlterScheduled(Operation[list[AlteredJob]], frozen=True):

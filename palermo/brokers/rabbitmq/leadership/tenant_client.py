@@ -113,9 +113,9 @@ class TenantClient:
     async def _alone(self, reader: Reader, queue: str, only: str | None = None) -> AsyncIterator[None]:
         """Include the queues of all tenants, or of `only` one, in the reader.
 
-        In the meantime no such queue is deleted, and the leader neither holds nor moves their jobs. Otherwise it would
-        move jobs into the job queue, which seems empty while the reader holds its jobs, and the reader would miss
-        those.
+        In the meantime no such queue is deleted, and the leader neither holds nor moves their jobs. Otherwise the job
+        queue would seem to have room while the reader holds its jobs, and the leader would move jobs there that the
+        reader would miss.
         """
         if not await self.names(queue):
             yield

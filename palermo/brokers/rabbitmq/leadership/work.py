@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def leader_queue(exchange: str, duty: Duty) -> str:
-    """The exclusive queue that the leader of a duty holds, and to which requests are published."""
+    """The exclusive queue that the leader of a duty holds. Requests are published to it."""
     return internal(exchange, "leader" if duty is Duty.MAIN else f"leader.{duty}")
 
 

@@ -81,7 +81,7 @@ class RabbitmqWorkflows:
     async def with_workflows(
         self, found: Iterable[JobLocation], ids: Collection[str], *, failed: bool
     ) -> list[JobLocation]:
-        """Add the workflows with the other ids to these jobs: as running jobs, or, if wanted, failed ones."""
+        """These jobs, and the workflows with the other ids, as running jobs, or, if `failed`, as failed ones."""
         jobs = list(found)
         left = sorted(set(ids) - {job.id for job in jobs})
         places = await self._ask(operations.LocateWorkflows(left)) if left and await self.exist() else []
@@ -130,10 +130,10 @@ class RabbitmqWorkflows:
     async def gate(
         self, queue: str, jobs: Sequence[tuple[Message, Message | None]], may: Sequence[bool]
     ) -> list[bool | Message]:
-        """Whether each of these jobs may leave the queue; `may` has the decisions of others.
+        """Whether each of these jobs may leave the queue; `may` has the decisions made so far.
 
         Each job comes with the message that replaces it, or with None to remove it. A failed step that may run again
-        gets another message. Removed steps end.
+        gets another message. A removed step ends.
         """
         found: list[bool | Message] = list(may)
         again = [
@@ -156,5 +156,5 @@ class RabbitmqWorkflows:
 
 
 def _bare(message: Message) -> Message:
-    """A message without its arguments, which is enough to identify its step."""
+    """A message without its arguments, which aren't needed to identify its step."""
     return replace(message, body=b"", failure=None, attempts=())

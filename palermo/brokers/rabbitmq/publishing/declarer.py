@@ -30,8 +30,8 @@ from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoEr
 class EventTopology:
     """The exchanges of one events prefix, and the patterns by which this session binds its groups' queues.
 
-    Other programs declare the same (docs/internals/wire.md, "Events"). RabbitMQ refuses a second declaration with
-    different arguments (406), so all declare durable exchanges and queues without arguments.
+    Everything is durable and without arguments, because other programs declare the same (docs/internals/wire.md,
+    "Events"), and RabbitMQ refuses a declaration with different arguments (406).
     """
 
     def __init__(self, prefix: str) -> None:
@@ -104,7 +104,7 @@ class QueueRegistration:
             self.register_found(queue)
 
     def register_found(self, queue: str) -> None:
-        """Store the name of an existing queue in the background, unless it is registered."""
+        """Store the name of an existing queue in the background, unless it is registered already."""
         self._found.add(queue)
         if self._working is None or self._working.done():
             self._hurry.clear()
@@ -162,7 +162,7 @@ class Declarer:
         self._lock = asyncio.Lock()
 
     def forget(self, queue: str) -> None:
-        """Declare the queue again next time, since it or the exchange may be missing."""
+        """Declare the queue again next time. It or the exchange may be missing."""
         self.kinds.pop(queue, None)
         self._foreign.discard(queue)
         self._with_priorities.discard(queue)
@@ -173,7 +173,7 @@ class Declarer:
         return queue in self._foreign
 
     async def kind(self, queue: str) -> str:
-        """Like `ensure`, but queries an old type again, because the queue may have been migrated."""
+        """Like `ensure`, but queries the type again after a while, because the queue may have been migrated."""
         now = asyncio.get_running_loop().time()
         async with self._lock:
             if queue in self.kinds and now - self._asked.get(queue, now) > _ASK_AGAIN:
@@ -223,7 +223,7 @@ class Declarer:
             return self.kinds[queue]
 
     async def _make(self, queue: str) -> str:
-        """Register a queue and create it. If several sessions do this at the same time, one of them stores its name."""
+        """Register a queue and create it. Of several sessions that do this at the same time, one registers it."""
         digest = hashlib.sha256(queue.encode(errors="surrogatepass")).hexdigest()[:32]
         making = Mutex(internal(self._exchange, f"making.{digest}"))
         async with making.held(self._connection, patience=0, optional=True) as ours:
@@ -246,7 +246,7 @@ class Declarer:
     async def ensure_registered(self, queues: Iterable[str]) -> dict[str, str]:
         """The types of the registered queues among these that exist with our arguments. The others need `ensure`.
 
-        The queries are pipelined, since 3,000 queues one after another took a minute.
+        The queries are pipelined: 3,000 queues one after another took a minute.
         """
         wanted = list(queues)
         async with self._lock:

@@ -46,7 +46,7 @@ _WRITTEN = 1.0
 
 
 async def outcomes(connection: Connection, sending: Iterable[Awaitable[None]]) -> list[PalermoError | None]:
-    """The error of each of these publishes, or None if it is confirmed.
+    """The error of each of these publishes, or None for a confirmed one.
 
     Raises the error of a lost session, and any error that is not a PalermoError.
     """
@@ -62,7 +62,7 @@ async def outcomes(connection: Connection, sending: Iterable[Awaitable[None]]) -
 
 
 def unpublishable(message: Message, error: PalermoError, *, now: float) -> Message:
-    """The copy for `failed` of a job that can never be published, with the error."""
+    """The copy, for the failed queue, of a job that can never be published, with the error."""
     if isinstance(error, HeadersTooLarge):
         error = HeadersTooLarge(
             f"it cannot be published again: {error} Set a larger frame_max in the broker URL of the workers."
@@ -88,7 +88,7 @@ def is_mark(got: Got) -> bool:
 
 
 class Refusals:
-    """Decides when to publish again to a place that refuses messages, and when to log that."""
+    """Decides when to retry a place that refuses messages, and when to log the refusal."""
 
     def __init__(self, what: str, *, first: float = 1.0, last: float = 30.0) -> None:
         """`what` describes the messages in the log. The pause is doubled from `first` to `last` seconds."""
@@ -98,7 +98,10 @@ class Refusals:
         self._said: float | None = None
 
     def refused(self, error: PalermoError, *, some: bool = False) -> float:
-        """Record a refusal. Returns the seconds until the next attempt. `some` says that other messages were stored."""
+        """Record a refusal.
+
+        Returns the seconds until the next attempt. `some` says that only some messages were refused.
+        """
         self._pause = self._first if some or not self._pause else min(2 * self._pause, self._last)
         now = time.monotonic()
         if self._said is None or now - self._said >= SAY_EVERY:
@@ -119,10 +122,10 @@ async def find_published(
     *,
     ended: bool = True,
 ) -> frozenset[str]:
-    """The ids of the jobs among these that are in their queues, or with a living worker.
+    """The ids of the jobs among these that are in their queues or with a living worker.
 
-    With `ended`, also of jobs that have ended with such a worker recently. `jobs` has each job's queue by its id;
-    `kind` returns a queue's type. Only classic queues are searched, because others count a read as a failed delivery.
+    With `ended`, includes jobs whose end a living worker remembers. `jobs` has each job's queue by its id; `kind`
+    returns a queue's type. Only classic queues are searched, because others count a read as a failed delivery.
     """
     found: set[str] = set()
     for queue in sorted(set(jobs.values())):

@@ -49,9 +49,9 @@ class TenantQueue(NamedTuple):
 
     @classmethod
     def of(cls, message: Message) -> "TenantQueue | None":
-        """The tenant queue where the message has to wait; None if it waits in the job queue itself.
+        """The tenant's queue where the message waits first; None if it waits in the job queue.
 
-        That is so if it has no tenant, or was postponed by a rate limit after its tenant's turn.
+        That is so for a message without a tenant, and after its tenant's turn, if a rate limit then postponed it.
         """
         return cls(message.queue, message.tenant) if message.tenant and not has_reservation(message) else None
 
@@ -63,15 +63,15 @@ def tenant_queue_name(exchange: str, tenant_queue: TenantQueue) -> str:
 
 
 def browsing_lock(exchange: str) -> str:
-    """The exclusive queue with which a session that reads tenants' queues keeps the leader from deleting any.
+    """The exclusive queue that a session holds while it reads tenants' queues, so that the leader deletes none.
 
-    While a session holds a queue's jobs, the queue seems empty. The leader holds this lock while it deletes queues.
+    While a session holds a queue's jobs, the queue seems empty. The leader holds the same lock while it deletes queues.
     """
     return internal(exchange, "tenants.turn")
 
 
 def deletion_lock(exchange: str) -> str:
-    """The exclusive queue that the leader holds while it deletes tenants' queues. Publishers wait for it."""
+    """The exclusive queue that the leader holds while it deletes tenants' queues. Publishers wait until it is free."""
     return internal(exchange, "tenants.deleting")
 
 
@@ -143,10 +143,9 @@ class TenantQueues:
         return await (await self._publisher()).finds(deletion_lock(self._exchange))
 
     async def _declare(self, tenant_queues: list[TenantQueue], arguments: Mapping[str, Any]) -> bool:
-        """Create the missing ones.
+        """Create the missing queues. Returns whether one was missing, so that the leader must be informed.
 
-        Returns whether any was missing, so that it has no job and the leader doesn't listen to it. An existing one with
-        other arguments is used unchanged.
+        An existing queue with other arguments is used unchanged.
         """
         names = [tenant_queue_name(self._exchange, tenant_queue) for tenant_queue in tenant_queues]
         probes = await declare_all(self._connection, dict(zip(names, names, strict=True)), "", arguments)
@@ -177,7 +176,7 @@ class JobDestinations:
         self._failed_log = failed_log
 
     async def publish(self, place: Place, message: Message) -> None:
-        """Store a job at its place. See palermo.brokers.rabbitmq.amqp.publisher."""
+        """Store a job at its place. See Destination in amqp/publisher.py."""
 
         async def send() -> None:
             await (await self.publisher()).send_job(*self.route(place), message)
@@ -209,7 +208,7 @@ class JobDestinations:
         return "", delay_queue_name(exchange, place)
 
     def has(self, place: Place) -> bool:
-        """Whether this connection has created or found it, so that a message can be sent immediately."""
+        """Whether this connection has created or found the queue, so that a message can be sent immediately."""
         match place:
             case str():
                 return place in self._declarer.kinds

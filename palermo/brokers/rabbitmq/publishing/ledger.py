@@ -105,7 +105,7 @@ class Ledger(Generic[T]):
     ) -> None:
         """`beside` is a channel for `note`. `on_report` gets the reports that arrive while the ledger is open.
 
-        Other sessions may write reports only if there is an `on_report`.
+        Without `on_report`, other sessions must not write reports.
         """
         self._table = table
         self._connection = connection
@@ -142,7 +142,7 @@ class Ledger(Generic[T]):
 
     @property
     def is_swift(self) -> bool:
-        """Whether `note` keeps its promise. Not if the queue may lose unconfirmed messages with a single node."""
+        """Whether `note` keeps its promise. Not if a single node may lose the queue's unconfirmed messages."""
         return self._classic and self.is_open and self._beside is not None and self._beside.is_open
 
     @property
@@ -156,7 +156,7 @@ class Ledger(Generic[T]):
             self._refused.jobs.pop(id, None)
 
     async def exists(self) -> bool:
-        """Whether the queue exists, so that the ledger was ever needed."""
+        """Whether the queue exists. If not, the ledger was never needed."""
         return await (await self._outbox.open()).finds(self._table.queue)
 
     async def open(self) -> tuple[dict[str, T], list[Report]]:
@@ -213,8 +213,8 @@ class Ledger(Generic[T]):
     def note(self, name: str, state: T) -> None:
         """Write a state without waiting for a confirm; only if this ledger `is_swift`.
 
-        RabbitMQ delivers messages published on the channel `beside` in order. So by the time any session gets a later
-        message, the next leader knows this state, unless the broker is killed as well before it has written to disk.
+        RabbitMQ delivers messages published on the channel `beside` in order. So if a session gets a later message, the
+        next leader knows this state, unless the broker is killed too before it has written to disk.
         """
         assert self._beside is not None
         self.number += 1
@@ -227,7 +227,7 @@ class Ledger(Generic[T]):
     def _records(
         self, states: Mapping[str, T | None], jobs: Sequence[Message], *, floor: int = 0
     ) -> list[dict[str, Any]]:
-        """The records of the next batch, as many as its jobs need. The first one reports earlier jobs as stored."""
+        """The records of the next batch: as many as its jobs need. The first one reports earlier jobs as stored."""
         self.number += 1
         plain = {name: None if state is None else state.to_plain() for name, state in states.items()}
         portions, size = [list[Any]()], 0
@@ -243,8 +243,8 @@ class Ledger(Generic[T]):
     async def commit(self, states: Mapping[str, T | None], jobs: Sequence[Message] = ()) -> dict[str, PalermoError]:
         """Store states (None to remove one) and jobs, all or nothing.
 
-        Returns by id why jobs were refused; they are retried. After an exception nothing is known, and the
-        states are dropped.
+        Returns the errors of refused jobs by id; these are retried. After an exception it is unknown whether anything
+        was stored, and all states are dropped.
         """
         async with self._turn:
             if not self.is_open:
@@ -273,7 +273,7 @@ class Ledger(Generic[T]):
             return refused
 
     async def _publish(self, jobs: Sequence[Message]) -> dict[str, PalermoError]:
-        """Publish jobs to their places. Returns by id why jobs were refused; they are retried."""
+        """Publish jobs to their places. Returns the errors of refused jobs by id; these are retried."""
         # Posted directly if their queues exist, because a task per job would cost more than everything else.
         posted = [
             (job, ended if self._outbox.try_publish(job, ended) else None) for job in jobs if (ended := PublishFuture())
@@ -405,7 +405,7 @@ class RefusedJobs:
             self._task.cancel()
 
     async def _try_again(self, error: PalermoError) -> None:
-        """Publish one job of each queue, and more as long as the queue accepts them."""
+        """Publish one job of each queue, and more if the queue accepts it."""
         with suppress(PalermoError):  # the session is lost
             while self.jobs:
                 await asyncio.sleep(self._refusals.refused(error))

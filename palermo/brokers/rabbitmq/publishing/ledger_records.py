@@ -76,8 +76,8 @@ class Batch(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class LedgerState(Generic[T]):
     """The state that results from the records of a ledger.
 
-    A state is decoded when its record is added, and dropped when a later batch has the same name; a job is dropped when
-    a batch reports it as stored. With 50,000 keys and their jobs the undecoded records would take 100 MB.
+    Decodes a state when its record is added, and drops it when a later batch has a state of the same name. Drops a job
+    when a batch reports it as stored. The undecoded records of 50,000 keys with their jobs would take 100 MB.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class _Unread(Struct, frozen=True):
 
 
 def parts(states: Iterable[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Split states by name, as JSON values, into parts that each fit into a record."""
+    """Split states, as JSON values by name, into parts that each fit into a record."""
     part, size = dict[str, Any](), 0
     for name, plain in states:
         if len(part) >= _PART or size > _PART_SIZE:

@@ -1,6 +1,6 @@
 """The leader's copy of a list of names: the buckets of delayed jobs, or the tenants, that may have jobs.
 
-A session that creates a queue for one writes its name to the list. The leader holds the records (state_log.py), and
+A session that creates such a queue adds its name to the list. The leader holds the records (state_log.py), and
 occasionally replaces all of them by one.
 """
 

@@ -205,9 +205,9 @@ class Outbox:
     async def _publish_again(self, message: Message, place: Place, error: PublishRefused | NotFound) -> None:
         """Retry until the session's timeout, because a quorum queue may be waiting for a leader or a majority.
 
-        A classic queue's nack is raised, except the first one: it may come from a quorum queue that a migration has
-        just replaced (4.3). A quorum queue's nack is raised if the queue reports jobs: then it is full, since without a
-        leader RabbitMQ reports none.
+        Raises the second nack of a classic queue; the first may come from a quorum queue that a migration has just
+        replaced (4.3). Raises the nack of a quorum queue that reports jobs, since it is full: without a leader RabbitMQ
+        reports none.
         """
         self.destinations.forget(place)
         pause, is_first, has_leader = SOON, True, False
@@ -248,7 +248,7 @@ class Outbox:
 
 
 def _place(message: Message, queue: str) -> Place:
-    """The current place of a message for this queue. A failed job goes directly into `queue`."""
+    """The current place of a message for this queue. A failed job's place is `queue` itself."""
     if queue != message.queue or (message.run_at is None and not message.tenant):
         return queue
     intake = None if message.run_at is None else intake_of(message.run_at, wall_clock())

@@ -113,7 +113,7 @@ class Buckets:
         return found
 
     async def close(self) -> None:
-        """Stop moving, once pending jobs are stored, since the next leader would otherwise move them again."""
+        """Stop moving, once pending jobs are stored. Otherwise the next leader would move them again."""
         self._closed = True
         if self._moving is not None:
             await asyncio.wait({self._moving})

@@ -159,12 +159,12 @@ class DueJobs:
         self._again(held, 0.0, unpublishable(held.message, error, now=self._now()), place)
 
     def has(self, id: str) -> bool:
-        """Whether the job with this id is held, and not on its way to `failed`."""
+        """Whether the job with this id is held and not on its way to `failed`."""
         held = self._by_id.get(id)
         return held is not None and self._is_there(held) and not _is_for_failed(held.place)
 
     def call(self, id: str) -> None:
-        """Publish this held job now: it can get a permit, and its tenant has had its turn."""
+        """Publish this held job now, because it can get a permit, and its tenant has had its turn."""
         held, now = self._by_id[id], self._now()
         held.removed = True
         # Directly to its job queue, ahead of the jobs that wait for their tenants' turns.
@@ -181,7 +181,7 @@ class DueJobs:
             self._set_timer()
 
     def take(self, means: Callable[[Message], bool]) -> list[HeldJob]:
-        """Remove and return the matching jobs, which then aren't published. The caller settles them."""
+        """Remove and return the matching jobs, so that they aren't published. The caller settles them."""
         self._ring()
         taken = [held for held in self._heap if self._is_there(held) and means(held.message)]
         for held in taken:
@@ -204,7 +204,7 @@ class DueJobs:
         return [held.message for held in sorted(held for held in self._heap if self._is_there(held))]
 
     async def close(self) -> None:
-        """Stop publishing, and wait for pending publishes, since unconfirmed jobs would be published twice."""
+        """Stop publishing, and wait for pending publishes. Otherwise unconfirmed jobs would be published twice."""
         self._closed = True
         self._refused.stop()
         if self._timer is not None:

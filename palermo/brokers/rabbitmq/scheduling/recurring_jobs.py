@@ -121,7 +121,7 @@ class RecurringJobs:
                 self._fired(jobs)
 
     def _refused(self) -> dict[str, str]:
-        """By id of each refused job, the name of its entry."""
+        """The name of the entry of each refused job, by the job's id."""
         return {id: str(job.extra[RECURRING]) for id, job in self._ledger.refused.items()}
 
     async def _commit(

@@ -55,8 +55,8 @@ class ScheduledJobs:
     ) -> None:
         """`arguments` are those of the buckets' declarations.
 
-        `leaving` is awaited with the jobs that are about to be cancelled or given up. Without `publishes`, due jobs are
-        not published.
+        `leaving` is awaited with jobs before they are cancelled or given up. Without `publishes`, due jobs are not
+        published.
         """
         self._exchange = exchange
         self._connection = connection

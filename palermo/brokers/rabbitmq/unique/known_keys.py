@@ -17,7 +17,7 @@ AT_ONCE, CODED_AT_ONCE = 1_000, 200
 
 
 async def in_turns(items: Sequence[T], *, at_once: int = AT_ONCE) -> AsyncIterator[Sequence[T]]:
-    """The items in batches, each in its own turn of the loop, so that other tasks need not wait for all of them."""
+    """The items in batches, each in its own turn of the loop, so that other tasks can run in between."""
     for start in range(0, len(items), at_once):
         yield items[start : start + at_once]
         await asyncio.sleep(0)
@@ -55,7 +55,7 @@ class KnownKeys:
 
     @property
     def next_alarm(self) -> float | None:
-        """When the first key's state changes by itself, in Unix seconds; None for never."""
+        """The Unix seconds at which a key's state first changes by itself; None for never."""
         return self._alarms.first
 
     def over(self, now: float) -> list[Key]:
@@ -77,7 +77,7 @@ class KeyChanges:
         return self._known.get(name)
 
     def held_by(self, ids: Collection[str]) -> list[tuple[Key, str]]:
-        """The keys that the jobs with these ids hold, each with the id."""
+        """The keys that these jobs hold, each with the job's id."""
         holders = ((key, key.holder.id) for key in self._known.keys.values() if key.holder is not None)
         return [(key, id) for key, id in holders if id in ids]
 
@@ -92,7 +92,7 @@ class KeyChanges:
             self.put(unique_rules.publish_due(key, self.now))
 
     def put(self, step: KeyUpdate) -> None:
-        """Apply an update: store its key, and add its jobs to those to publish."""
+        """Apply an update: store its key, and add its jobs to those that will be published."""
         key, old = step.key, self.get(step.key.name)
         self.jobs += step.jobs
         if key == old and not step.jobs:

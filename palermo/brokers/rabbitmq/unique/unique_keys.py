@@ -216,7 +216,7 @@ class UniqueKeys:
         return may
 
     async def removed(self, jobs: Iterable[tuple[str, str]], *, drop_next: bool) -> None:
-        """Free the keys of jobs that are about to be removed, pairs of key and id, except running ones.
+        """Free the keys of jobs that are about to be removed, given as pairs of key and id. Running jobs keep theirs.
 
         With `drop_next` the jobs that would follow them are removed too.
         """
@@ -224,12 +224,12 @@ class UniqueKeys:
         await self._take(lambda changes: ((changes.get(name), id) for name, id in named), drop_next=drop_next)
 
     async def cancelled(self, ids: Iterable[str]) -> None:
-        """Free the keys of these cancelled jobs, except running ones."""
+        """Free the keys of these cancelled jobs. Running jobs keep theirs."""
         named = frozenset(ids)
         await self._take(lambda changes: changes.held_by(named))
 
     async def _take(self, find: Callable[[KeyChanges], Iterable[tuple[Key, str]]], *, drop_next: bool = False) -> None:
-        """Free the keys that `find` returns when the batch is made, and publish the jobs that wait for them."""
+        """Free the keys that `find` returns when the batch is made, and publish the jobs that wait for these keys."""
 
         def do(changes: KeyChanges) -> bool:
             runs = False
@@ -276,8 +276,8 @@ class UniqueKeys:
     async def page(self, text: str, *, offset: int, limit: int, after: str = "") -> KeyPage:
         """See palermo.contract.broker.UniqueKeys.
 
-        With `after`, the page starts behind that name, among the keys of the last call without `after`; `total` is then
-        not counted to the end.
+        With `after`, the page starts behind that name, among the keys of the last call without `after`. `total` is then
+        incomplete.
         """
         await self._catch_up()
         if not (after and self._listed):
@@ -296,7 +296,7 @@ class UniqueKeys:
     async def find(self, names: Sequence[str]) -> KeyPage:
         """The existing keys with these names; `total` is the number of names looked up.
 
-        It ends early if the arguments are too large for one answer.
+        Stops early if the arguments would be too large for one answer.
         """
         await self._catch_up()
         found, size, looked = list[Key](), 0, 0
@@ -429,9 +429,9 @@ class UniqueKeys:
     ) -> list["Request[Any]"]:
         """Free the keys of this batch's jobs that their queues refused, and pass the errors to the callers.
 
-        That comes last, because until the ledger records that such a job is withdrawn, the next leader would publish
-        it. Returns the other requests of the batch, except those answered with such a job, which are executed again in
-        the next batch. Raises BrokerUnavailable if it is unknown whether the ledger has the record.
+        The errors come last, because until the ledger records that such a job is withdrawn, the next leader would
+        publish it. Returns the other requests of the batch. A request that was answered with such a job is executed
+        again in the next batch instead. Raises BrokerUnavailable if it is unknown whether the ledger has the record.
         """
         answered = [asked for asked in batch if isinstance(asked.result, EnqueueAnswer) and asked.result.id in refused]
         withdrawn = [asked for asked in answered if asked.result.outcome is EnqueueOutcome.STORED]

@@ -142,10 +142,7 @@ class LedgerStore:
                 self._due.put(name, None if packed is None else packed.due)
 
     def strays(self) -> dict[str, Packed | None]:
-        """The parts without a workflow, because a leader died before it stored the workflow.
-
-        Mapped to None, to delete them.
-        """
+        """The parts of missing workflows, mapped to None. A leader died before it stored the workflow."""
         return {name: None for id, names in self._parts.items() if id not in self.all for name in names}
 
 

@@ -1,7 +1,7 @@
 """Finds steps whose jobs another program has removed or lost.
 
-Promise: a lost job is published again once; if it is lost again, its step fails. Steps whose jobs Palermo itself
-removes are cancelled: see RabbitmqWorkflows.leaving.
+Promise: a lost job is published again once; if it is lost again, its step fails. If Palermo itself removes the job, the
+step is cancelled: see RabbitmqWorkflows.leaving.
 Cost: every 20 seconds a check of the workflows that have not changed since the last one. The workers and the index of
 scheduled jobs are asked only if one of the queues is empty or missing.
 
@@ -100,7 +100,7 @@ class LostSteps:
         return {run: replace(job, body=b"") for job in jobs if (run := step_of(job.extra)) is not None}
 
     async def _missing(self, jobs: Jobs) -> Jobs:
-        """The jobs among these that are neither in a queue nor, perhaps, with a worker of another program."""
+        """The jobs among these that are not in their queues, and can't be with a worker of another program."""
         if not jobs:
             return {}
         served = [QueueSelection.parse(one.queues) for one in await ask_workers(self._connection, self._exchange)]
@@ -118,7 +118,7 @@ class LostSteps:
         return bool(place.tenant) and await self._tenant_has_jobs(place)
 
     async def _is_quiet(self) -> bool:
-        """Whether no job waits in any queue. Otherwise an operator may have moved a step's job."""
+        """Whether no job waits in any queue. If one does, it may be a step's job that an operator has moved."""
         known = (await self._facts.read(self._connection)).queues
         queues = [name for name in known if not is_failed(name) and not name.startswith("~")]
         probes = (await self._facts.probe(self._connection, queues)).values()

@@ -103,7 +103,7 @@ class Notifier:
 
 
 def _watch(path: str) -> int | None:
-    """A file descriptor that becomes readable when the file is written to; None if the kernel has none."""
+    """A file descriptor that becomes readable when the file is written to; None if the system has none."""
     if not sys.platform.startswith("linux"):
         return None
     libc = ctypes.CDLL(None, use_errno=True)

@@ -109,7 +109,7 @@ def configure(connection: sqlite3.Connection, *, lasting: bool) -> None:
 
 
 def side_directory(path: str) -> str:
-    """The directory of the files for locking and waking. Its contents are meaningless once no process uses them."""
+    """The directory of the files for locking and waking. Its contents are needed only while a process uses them."""
     return f"{path}.d"
 
 
@@ -289,7 +289,10 @@ def _check_schema(db: sqlite3.Connection, display_path: str) -> None:
 
 
 def _run(db: sqlite3.Connection, script: str) -> None:
-    """Run the script statement by statement, since executescript would commit the transaction that keeps others out."""
+    """Run the script statement by statement.
+
+    executescript would commit the transaction that keeps other processes out.
+    """
     statement = ""
     for line in script.splitlines():
         statement += line + "\n"

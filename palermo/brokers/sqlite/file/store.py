@@ -105,7 +105,7 @@ def _decoded(text: bytes) -> str:
 
 
 def _code(error: sqlite3.Error) -> int:
-    """The primary result code, the lowest byte of an extended one; 0 for errors of the module itself."""
+    """The primary result code, which is the lowest byte of an extended one; 0 for errors of sqlite3 itself."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
@@ -148,7 +148,7 @@ class Store:
         timeout: float,
         closed: Callable[[], None] | None = None,
     ) -> None:
-        """`closed` is called when the store is closed, for a file that ends with its last session."""
+        """`closed` is called when the store is closed. Given for a file that ends with its last session."""
         self.path = path
         #: Whether committed data must survive a power failure.
         self.lasting = closed is None
@@ -165,7 +165,7 @@ class Store:
         self.trouble: Trouble | None = None
 
     async def initialize(self, work: Work[T]) -> T:
-        """Like `write`, for the very first transaction, when the tables may not exist."""
+        """Like `write`, for the first transaction, when the tables may not exist."""
         return await self._transact(_WRITE, work, publishing=False)
 
     async def read(self, work: Work[T]) -> T:
@@ -284,7 +284,7 @@ class Store:
     def _renew(self, db: sqlite3.Connection) -> None:
         """Renew this machine's claim, to keep other machines out. Raises StoreInvalid if another machine uses the file.
 
-        WAL needs shared memory, so that use by two machines would damage the file.
+        WAL needs shared memory, so two machines would damage the file.
         """
         now = time.time()
         ((machine, seen),) = db.execute(
@@ -306,9 +306,9 @@ class Store:
         self._renewed = time.monotonic()
 
     def is_in_place(self) -> bool:
-        """Whether the file still exists at its path. Data written to a removed or replaced file is lost.
+        """Whether the file still exists at its path. No process reads data written to a removed or replaced file.
 
-        Call this after each write, and repeat the write in the new file if it returns False.
+        Call this after each write. If it returns False, repeat the write in the new file.
         """
         try:
             inode = os.stat(self.path).st_ino

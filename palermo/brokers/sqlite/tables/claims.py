@@ -1,4 +1,7 @@
-"""A worker's claim on a job in the file, and the ways to end it, each of which requires that it is still valid."""
+"""A worker's claim on a job in the file, and the ways to end it.
+
+Each of them requires that the claim is still valid.
+"""
 
 import sqlite3
 from typing import Any
@@ -19,7 +22,7 @@ def delete(db: sqlite3.Connection, claim: Claim) -> bool:
 
 
 def release(db: sqlite3.Connection, condition: str, values: tuple[Any, ...]) -> int:
-    """Release the held jobs that match the condition, at their old positions; return their number.
+    """Release the held jobs that match the condition, at their old positions. Returns their number.
 
     Their permits go to the next jobs that wait for them.
     """

@@ -54,9 +54,9 @@ def priority_of(message: Message) -> int:
 
 
 def from_row(row: Iterable[Any], taken_from: str | None) -> Message:
-    """The message in the values of COLUMNS, as taken from this queue, or None for a scheduled job.
+    """The message in the values of COLUMNS. `taken_from` is its queue, or None for a scheduled job.
 
-    Never raises: `defect` describes an unreadable part, since one broken row must not block the rows behind it.
+    Never raises: `defect` describes an unreadable part. One broken row must not block the rows behind it.
     """
     message_id, content_type, content_encoding, headers, properties, body = row
     return message_with(
@@ -72,7 +72,7 @@ def from_row(row: Iterable[Any], taken_from: str | None) -> Message:
 
 
 def _text(value: Any) -> str:
-    """The value of a text column, which may contain other types too."""
+    """The value of a column as text, whatever its type."""
     if isinstance(value, str):
         return value
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
@@ -149,7 +149,7 @@ TENANTS_NEXT_JOB = (
 
 
 def add_to_tenants(db: sqlite3.Connection, queue: int, jobs: Iterable[tuple[str, float | None]]) -> None:
-    """Count new jobs of these tenants in the queue, and store the shares that they have."""
+    """Count new jobs of these tenants in the queue, and store the shares in the jobs."""
     db.executemany(
         "insert into tenant (queue, name, share, mark, waiting) values (:queue, :tenant, coalesce(:share, 1),"
         " coalesce((select mark from turn where queue = :queue), 0) + 1 / coalesce(:share, 1.0), 1)"
@@ -159,7 +159,7 @@ def add_to_tenants(db: sqlite3.Connection, queue: int, jobs: Iterable[tuple[str,
 
 
 def take_turn(db: sqlite3.Connection, queue: int, tenant: str, order: str) -> None:
-    """Record that a job of this tenant was taken, so that the other tenants get their turns."""
+    """Record that a job of this tenant was taken, so that other tenants get their turns."""
     rows = db.execute(
         "select mark, share, waiting from tenant where queue = ? and name = ?", (queue, tenant)
     ).fetchall()
