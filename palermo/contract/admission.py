@@ -1,6 +1,6 @@
-"""The consequences of an answer about a unique key for a delivery, and of a settlement for the key.
+"""The rules for jobs with a unique key: applying the answer about the key to a delivery, and a settlement to the key.
 
-All brokers use it.
+All brokers use them.
 """
 
 from msgspec import Struct
@@ -31,14 +31,14 @@ def is_plain(message: Message) -> bool:
 
 
 def runs_alone(message: Message) -> bool:
-    """Whether the job never shares a call with others of its batch, so that no other job waits or ends with it."""
+    """Whether the job must run in a call of its own, so that no other job of a batch waits or ends with it."""
     lock = lock_of(message)
     alone = (lock is not None and lock.asks) or demand_of(message) is not None or message.rerun_after is not None
     return alone or WORKFLOW in message.extra
 
 
 def admitted(delivery: Delivery, grant: StartAnswer) -> Delivery | None:
-    """The delivery with the answer about its key applied; None if it must be dropped."""
+    """The delivery with the answer about its key; None if it must be dropped."""
     match grant.why:
         case StartReason.RUN:
             message = delivery.message

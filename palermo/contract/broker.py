@@ -1,4 +1,4 @@
-"""The contract of a broker: what every adapter provides. tests/contract/broker_contract.py checks it.
+"""The contract that every broker adapter fulfils. tests/contract/broker_contract.py checks it.
 
 A Broker is one session with the store of the jobs. It belongs to one event loop of one process, and never reconnects:
 once it is lost, every call raises BrokerUnavailable, and its owner (the client, the worker) opens another.
@@ -148,9 +148,9 @@ class Consumer(Protocol):
     async def receive(self, slot: int, take: TakeDelivery | None = None) -> Delivery:
         """The next job for this slot, by the selection's priority; waits for one.
 
-        While it waits, it may offer plain jobs to `take`, in the loop iteration in which they arrive; a plain job was
-        not delivered before, is due and not cancelled, and has no key or permit. If `take` accepts one, the call keeps
-        waiting, and offers the next once that one is settled. If the call is cancelled, a job on its way is requeued.
+        While it waits, it may offer plain jobs to `take` as soon as they arrive. A plain job is due, and was neither
+        delivered before nor cancelled; it has no key and no limit. If `take` accepts one, the call keeps waiting, and
+        offers the next after the accepted one is settled. If the call is cancelled, a job on its way is requeued.
         Raises BrokerUnavailable when the session is lost.
         """
 
@@ -158,7 +158,7 @@ class Consumer(Protocol):
         """Settle a plain job with Ack(), without waiting. Raises the same as `settle`."""
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
-        """Settle the delivery. The job stays stored at every moment.
+        """Settle the delivery. At every moment the job is stored somewhere.
 
         Returns once a Fail or Reschedule is stored and confirmed. Raises DeliveryLost if the job was requeued in the
         meantime, and BrokerUnavailable if the session is lost; in both cases nothing was removed.
@@ -171,38 +171,37 @@ class Consumer(Protocol):
         """
 
     async def admit(self, delivery: Delivery, *, copy: bool = False) -> Delivery | None:
-        """Ask whether a job with a unique key may start now. Returns the delivery to run and to settle.
+        """Ask whether a job with a unique key may start now.
 
-        Call it with `copy` if another worker runs the job from another message. The returned delivery may have other
-        arguments; it must not run if it has `duplicate_of`. Returns None if the delivery was settled here, because the
-        job has ended or another worker runs it. A delivery without a key, or a cancelled one, is returned unchanged.
-        Raises the same as `settle`.
+        Returns the delivery to run and settle instead of this one. It may have other arguments, and must not run if it
+        has `duplicate_of`. `copy` says that another worker runs the job from another message. Returns None if the
+        delivery was settled here, because the job has ended or another worker runs it. Returns a cancelled delivery, or
+        one without a key, unchanged. Raises the same as `settle`.
         """
 
     async def permit(self, delivery: Delivery) -> float | None:
-        """Ask whether a job with a limit or a rate may run now; returns the seconds to wait, which are few.
+        """Ask whether a job with a limit or a rate may run now; returns the seconds to wait before its run.
 
-        Returns None if the delivery was settled here: the job is postponed, and delivered again when it may run. Call
-        it after `admit`; `settle` ends the permit. Raises the same as `settle`.
+        The wait is short. Returns None if the delivery was settled here: the job is postponed, and delivered again when
+        it may run. Call it after `admit`; `settle` ends the permit. Raises the same as `settle`.
         """
 
     async def free_slot(self, delivery: Delivery) -> None:
         """Let the slot receive again while this delivery stays unsettled; `settle` still ends it."""
 
     async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
-        """The next job in the queue of this unsettled delivery, to run together with it in a batch.
+        """The next job of this unsettled delivery's queue, to run together with it in a batch; None if there is none.
 
-        It has the same wire name, may run now and was not delivered before. If the next job is another one, it stays
-        in the queue, and None is returned immediately. If the queue is empty, the call waits this many seconds for a
-        job. Each job of the batch is settled separately.
+        It has the same wire name, may run now and was not delivered before. A job that doesn't qualify stays in the
+        queue, and None is returned immediately. If the queue is empty, waits up to `wait` seconds. Each job of the
+        batch is settled separately.
         """
 
     async def queues_with_jobs(self) -> Collection[str]:
-        """Some of the served queues in which jobs wait, at least one if there are any.
+        """Some of the served queues in which jobs wait; empty only if there are none.
 
-        For a worker that receives nothing, to detect a stall.
-
-        Leaves out queues that may legitimately keep their jobs from an idle slot.
+        A worker that receives nothing uses this to detect a stall. Leaves out queues that may legitimately keep their
+        jobs from an idle slot.
         """
 
     async def pause_slot(self, slot: int) -> None:
@@ -236,8 +235,8 @@ class KeyPage(Struct, frozen=True, kw_only=True):
 class UniqueKeys(Protocol):
     """The part of a broker that decides about the keys of unique jobs, `Broker.keys`.
 
-    A single place decides about a key, the leader or the transaction that stores the job, so concurrent requests have
-    an order. The rules are in palermo/core/unique_rules.py. A worker runs a job with a key only after Consumer.admit.
+    One place decides about all requests for a key, so they have an order: the leader, or the transaction that stores
+    the job. The rules are in palermo/core/unique_rules.py. A worker runs a job with a key only after Consumer.admit.
     All methods raise BrokerUnavailable.
     """
 
@@ -261,9 +260,9 @@ class UniqueKeys(Protocol):
         """The key with this name; None if nothing is known about it."""
 
     async def free(self, names: Iterable[str]) -> list[str]:
-        """Free these keys, whether or not their holders still run, and publish the jobs that were to run next.
+        """Free these keys, even while their holders run, and publish the jobs that were to run next.
 
-        Returns the freed keys. A job that still waits takes its key again when it starts, if the key is free by then.
+        Returns the freed keys. A waiting job takes its key again when it starts, if the key is free by then.
         """
 
     async def orphaned(self) -> list[OrphanedKey]:
@@ -295,16 +294,16 @@ class Tenants(Protocol):
     """
 
     async def of(self, queue: str) -> list[Tenant]:
-        """The tenants with jobs waiting in the queue, those with most first.
-
-        Empty for a queue without tenants.
-        """
+        """The tenants with jobs waiting in the queue, those with most jobs first. Empty for a queue without tenants."""
 
     async def totals(self) -> Mapping[str, int]:
         """Number of waiting jobs of tenants, by queue; queues without such jobs may be left out."""
 
     async def clear(self, queue: str, tenant: str) -> int:
-        """Remove the waiting jobs of this tenant from the queue; returns how many. Raises NotFound if it has none."""
+        """Remove the waiting jobs of this tenant from the queue; returns their number.
+
+        Raises NotFound if it has none.
+        """
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -365,9 +364,10 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
         """Start `publish` without a task, if it needs no preparation and no waiting. Any thread may call it.
 
         Returns False if nothing was started; then the caller must use `publish`. Otherwise `ended` is called with the
-        outcome, in the session's thread or before this returns, and must not raise. The call may store the message
-        itself, and then takes at most a quarter of the session's timeout. Only the session's thread gets an error
-        before the call returns. After an error the caller may use `publish`, which may do more about it.
+        outcome, possibly before this returns, in the session's thread or the caller's. It must not raise. In another
+        thread than the session's, an error is not reported before this returns. The call may store the message itself,
+        in at most a quarter of the session's timeout. After an error the caller may use `publish`, which may do more
+        about it.
         """
 
     async def publish_many(
@@ -376,7 +376,7 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
         sent: Callable[[], None] | None = None,
         stored: Callable[[int], None] = ignore_count,
     ) -> int:
-        """`publish` for many messages, with overlapping confirms; returns their number once all are stored.
+        """Like `publish`, for many messages, with overlapping confirms. Returns their number once all are stored.
 
         A broker may call `sent` when all are on their way; messages published later are stored behind them. It calls
         `stored` with the number of stored messages so far, and once more before it returns or raises.
@@ -436,11 +436,11 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
     async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> Sequence[str]:
         """Mark jobs as cancelled. Workers drop marked jobs that were enqueued in this second or before.
 
-        `created_at` extends that to a job whose publisher's clock is ahead. Workers that hold one of the jobs get the
-        command `cancel`; their replies are not awaited. A cancelled workflow releases only clean-up steps from now on,
-        and the jobs of its steps are cancelled. Returns these jobs' ids once all marks are stored. A mark is removed
-        when its job is dropped, has run, or is requeued from a failed queue, and by `restore`. Of marks for jobs that
-        never arrive, the newest 100,000 are kept.
+        `created_at` includes jobs enqueued in that second, by a clock that is ahead. Workers that hold one of the jobs
+        get the command `cancel`, without an awaited reply. A cancelled workflow releases only clean-up steps from now
+        on, and the jobs of its steps are cancelled. Returns the ids of these jobs once all marks are stored. A mark is
+        removed when its job is dropped, has run, or is requeued from a failed queue, and by `restore`. The newest
+        100,000 marks are kept.
         """
 
     async def restore(self, ids: Iterable[str]) -> None:
@@ -451,8 +451,8 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
     ) -> Page:
         """A page of waiting messages. Doesn't change their order or delivery counts.
 
-        Exception: on RabbitMQ, the order may change while workers take from the queue, see docs/guides/pages.md. Only
-        the first `max_body` + 1 bytes of a longer body are kept, to bound memory. Raises NotFound for a missing queue,
+        On RabbitMQ the order may change while workers take from the queue, see docs/guides/pages.md. Only the first
+        `max_body` + 1 bytes of a longer body are kept, to bound memory. Raises NotFound for a missing queue,
         NotBrowsable if reading would change the queue or is not permitted.
         """
 
@@ -468,11 +468,10 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
     ) -> SweepProgress:
         """Call `decide` for every message that waits at the start, oldest first, and carry out its decision.
 
-        Kept messages stay in order, and memory is bounded. An interruption loses no job; at most, the next sweep
-        repeats the last moves. `only_look` promises that `decide` keeps all messages, so that a broker may read a log
-        of a failed queue whose messages it can't read without changing them. `ids` promises that `decide` keeps
-        messages with other ids, so that a broker may skip those. With `most`, it may stop after that many messages.
-        Raises NotFound for a missing queue.
+        Kept messages stay in order, and memory is bounded. An interruption loses no job; the next sweep repeats at most
+        the last moves. `only_look` promises that `decide` keeps all messages: the broker may then use a log of the
+        queue instead of reading the queue. `ids` promises that `decide` keeps messages with other ids: the broker may
+        then skip those. With `most`, it may stop after that many messages. Raises NotFound for a missing queue.
         """
 
     async def purge(self, queue: str) -> int:
@@ -506,7 +505,7 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
 
     @property
     def trouble(self) -> Trouble | None:
-        """The problem that the broker has reported to this session. It is alive, so callers may wait."""
+        """The problem that the broker has reported to this session, which still works: callers may wait."""
 
     async def find_trouble(self) -> Trouble | None:
         """Find the broker's current problem, or a missing permission of this user. Leaves nothing behind.
@@ -518,7 +517,7 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
         """The connected server or file, as readable text without a password."""
 
     def after_failure(self) -> "SessionParameters":
-        """The parameters for the next session after this one failed: of several hosts, the next is tried first.
+        """The parameters for another session after this one failed. Of several hosts, it tries the next one first.
 
         A host that is cut off from the others may accept every session, and then fail it.
         """
@@ -580,7 +579,10 @@ class SessionParameters(Struct, frozen=True, kw_only=True):
 
 
 def opener(address: Address) -> Callable[[SessionParameters], Any]:
-    """The session opener for the URL's scheme, by entry point `palermo.brokers`. Raises UrlInvalid."""
+    """The function that opens a session for the URL's scheme, from the entry point `palermo.brokers`.
+
+    Raises UrlInvalid.
+    """
     group, scheme = "palermo.brokers", address.scheme
     found = own(group).get(scheme) or installed(group).get(scheme)
     if found is None:

@@ -49,7 +49,7 @@ def now() -> float:
 
 
 def wall_clock() -> float:
-    """The Unix time that all clocks of this machine have reached: a job that is due now sees no earlier time."""
+    """The Unix time that all clocks of this machine have reached. A job that is due now sees no earlier time."""
     return _clock.reached()
 
 

@@ -87,7 +87,7 @@ class ReplayFilter(Struct, frozen=True, kw_only=True):
     until: float | None = None
 
     def matches(self, subscription: Subscription, topic: str, at: float | None) -> bool:
-        """Whether the replay includes an event with this topic, published at this instant, or None if unknown."""
+        """Whether the replay includes an event with this topic and time; `at` is None if the time is unknown."""
         wanted = subscription.wants(topic) if self.topic is None else matches(self.topic, topic)
         early = at is not None and self.since is not None and at < self.since
         late = at is not None and self.until is not None and at > self.until
@@ -111,9 +111,9 @@ class Events(Protocol):
     async def subscribe(self, subscription: Subscription, *, from_start: bool = False) -> int:
         """Deliver events to the group's queue from now on, until the group is unsubscribed.
 
-        Every worker of the group calls this when it starts, which repairs anything missing and removes patterns that
-        are no longer among its topics. With `from_start`, a group that subscribes for the first time also gets the kept
-        events, each once, oldest first; returns their number.
+        Every worker of the group calls this when it starts. That repairs anything missing, and removes patterns that
+        the group no longer has. With `from_start`, a group that subscribes for the first time also gets the kept
+        events, each once, oldest first. Returns their number.
         """
 
     async def unsubscribe(self, group: str) -> None:

@@ -14,7 +14,7 @@ from palermo.core.journal_records import RecordBatch
 
 
 class ReadFrom(Struct, frozen=True, kw_only=True):
-    """Where reading starts: at the first batch, unless a field says otherwise."""
+    """The start of a read: the first batch, unless a field says otherwise."""
 
     #: The first position to read. Batches already dropped are skipped. A position beyond the journal's end belongs to
     #: another journal: then everything is read.
@@ -61,7 +61,7 @@ class Journal(Protocol):
         """
 
     async def read(self, on_batch: OnBatch, start: ReadFrom = FROM_START, wants: Wants | None = None) -> JournalReader:
-        """Deliver all batches in order, each once, and later ones as they arrive; returns when reading has started.
+        """Deliver all batches in order, each once, and later ones as they arrive. Returns when reading has started.
 
         Creates the journal if needed. `wants` can reject batches before they are decoded. A slow callback slows reading
         down, so memory is bounded. Raises BrokerUnavailable, BrokerRefused.

@@ -96,7 +96,7 @@ class RecurringJob(Plain, frozen=True, kw_only=True):
         raise OptionInvalid(f"cron={self.cron!r} of recurring job {self.name!r} is never due.")
 
     def due(self, last: float, now: float) -> tuple[list[float], float]:
-        """The ticks after `last`, up to `now`, that should fire now; and the next one to wait for."""
+        """The ticks between `last` and `now` that should fire, and the next one to wait for."""
         upcoming = self.next(last)
         if upcoming > now:
             return [], upcoming
@@ -120,7 +120,7 @@ class RecurringJob(Plain, frozen=True, kw_only=True):
         return replace(self, enabled=on)
 
     def _shortly_before(self, last: float, now: float) -> float:
-        """A good start for finding the latest tick until now, which skips most ticks since `last`."""
+        """A start for searching the latest tick, not far before it."""
         if self.every is not None:
             return max(last, now - 2 * self.every)
         near = max(last, now - 2 * 86_400.0)
@@ -224,7 +224,7 @@ class Schedule(TypedDict, total=False):
 
 
 def recurring_job(name: str, times: Mapping[str, Any], **fields: Any) -> RecurringJob:
-    """The recurring job with these fields, some of them in `times`; None means the default. Raises OptionInvalid.
+    """The recurring job with these fields, of which `times` has some. None means the default. Raises OptionInvalid.
 
     `every` may be a timedelta.
     """

@@ -66,11 +66,11 @@ class RecurringEntry(PlainWithMessages, frozen=True, kw_only=True):
         return jobs, replace(self, since=now, last_run=last)
 
     def is_ahead(self, now: float) -> bool:
-        """Whether a process with a fast clock has fired it, so that it would not fire again before that time."""
+        """Whether a process with a fast clock has fired it too early, so that it would not fire again for a while."""
         return self.since > now + CLOCK_DIFFERENCE
 
     def mended(self, now: float) -> "RecurringEntry":
-        """The same entry; if it `is_ahead`, its next tick is the first one after `now`."""
+        """The same entry. If it `is_ahead`, its next tick is the first one after `now`."""
         return replace(self, since=now) if self.is_ahead(now) else self
 
     def _job(self, id: str, tick: float, now: float) -> Message:
@@ -123,11 +123,11 @@ class EntryChange(PlainWithMessages, frozen=True, kw_only=True):
 
     @classmethod
     def run(cls, name: str, now: float) -> "EntryChange":
-        """Publish an entry's job now, even if it is disabled, under an id of its own. Its ticks stay the same."""
+        """Publish an entry's job now, even if it is disabled, with an id of its own. Doesn't affect its ticks."""
         return cls(name=name, action=RUN, id=f"{name}@{text(float(int(now)))}-{uuid.uuid4().hex[:8]}")
 
     def made_to(self, old: RecurringEntry | None, now: float) -> tuple[RecurringEntry | None, list[Message]]:
-        """The changed entry, None if removed, and the jobs to publish with it. Returns `old` itself for no change.
+        """The changed entry, None if removed, and the jobs to publish with it. If nothing changes, the entry is `old`.
 
         Raises NotFound for a missing entry.
         """
@@ -149,7 +149,7 @@ class EntryChange(PlainWithMessages, frozen=True, kw_only=True):
 
 
 def _put(old: RecurringEntry | None, new: RecurringEntry, now: float) -> RecurringEntry:
-    """The new entry with the old one's history; the old one if they don't differ."""
+    """The new entry with the old one's history. The old entry itself if nothing differs."""
     if old is None:
         return replace(new, since=min(new.since, now))
     times = old.recurring.times == new.recurring.times
@@ -170,7 +170,7 @@ def text(tick: float) -> str:
 
 
 def is_stale(found: RecurringEntry, *, names: Iterable[str], modules: Sequence[str], configures: bool) -> bool:
-    """Whether the code or configuration that declared the entry is loaded here and no longer declares it.
+    """Whether the code or configuration that declared the entry is loaded here but doesn't declare it any more.
 
     `names` are the declared entries; `configures` is whether the configuration has a schedule.
     """

@@ -117,7 +117,7 @@ class RunningRow(TypedDict):
 
 
 class WorkerRow(TypedDict):
-    """One worker. If it doesn't answer, the values that aren't known are None."""
+    """One worker. If it doesn't answer, unknown values are None."""
 
     id: str
     host: str

@@ -133,7 +133,7 @@ def arguments_of(
 
 
 def waits_since(row: Row) -> str | None:
-    """When the job of this row became ready to run, which is its enqueue or its due time; None if unknown."""
+    """The enqueue or due time at which the job of this row became ready to run; None if unknown."""
     return max((at for at in (row["created_at"], row["run_at"]) if at is not None), default=None)
 
 
@@ -205,7 +205,7 @@ def worker_row(info: WorkerInfo, serializers: Serializers, *, max_bytes: int = M
 
 
 def silent_text(workers: Iterable[Row]) -> str:
-    """A text about the workers that don't answer: how many, when each last did, their queues, and their jobs. Or ""."""
+    """A text about the workers that don't answer: their number, queues, jobs and last answers; "" for none."""
     silent = [row for row in workers if row["state"] == SILENT]
     if not silent:
         return ""

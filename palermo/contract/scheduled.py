@@ -2,7 +2,8 @@
 
 A job with a `run_at` in the future waits outside its queue. On RabbitMQ one session is the leader, which publishes due
 jobs; another takes over when it ends. Only the leader changes scheduled jobs, so a job that is cancelled at its due
-time either runs or is cancelled. A job that waits for a retry is a scheduled job with the error of its last run.
+time either runs or is cancelled, never both. A job that waits for a retry is a scheduled job with the error of its last
+run.
 """
 
 from collections.abc import Callable, Sequence
@@ -119,8 +120,8 @@ class ScheduledJobs(Protocol):
         """Cancel, run now, reschedule or give up these jobs; returns those that were found.
 
         A missing job was due before or never existed. `at` is the instant for "move", in Unix seconds; a past one means
-        "run". "give up" ignores jobs that don't wait for a retry; with `failed_per_queue` they go to their queues' own
-        failed queues. Returns once all is stored. If interrupted, each job was changed or not, or at most exists twice.
+        "run". "give up" ignores jobs that don't wait for a retry. `failed_per_queue` says that each queue has its own
+        failed queue. Returns once all is stored. If interrupted, each job was changed or not, or at most exists twice.
         """
 
     async def edit_scheduled(self, id: str, edit: JobEdit) -> list[AlteredJob]:

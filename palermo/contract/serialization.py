@@ -99,7 +99,7 @@ class Serializer(Protocol):
     safe: bool
 
     def dumps(self, value: object) -> bytes:
-        """The value, which is the result of `core.arguments.pack`, as bytes.
+        """The value as bytes; it is a result of `core.arguments.pack`.
 
         Raises EncodeError, whose text starts with the path of the value that can't be written, such as
         ``args[0]["when"]``.
@@ -164,8 +164,8 @@ class Accept(Struct, frozen=True, kw_only=True):
     def only(cls, *names: str) -> "Accept":
         """Accept only these.
 
-        "signed" among them requires every message to be signed, and applies the others to the body inside:
-        ``only("signed")`` allows any safe serializer, ``only("signed", "pickle")`` pickle.
+        If "signed" is among them, every message must be signed, and the others are for the body inside.
+        ``only("signed")`` allows any safe serializer, ``only("signed", "pickle")`` only pickle.
         """
         wanted = frozenset(media_type(name) for name in names)
         inner = wanted - {"signed", SIGNED}
@@ -329,7 +329,7 @@ class Serializers:
     def load(
         self, value: Value, classes: Mapping[str, type] = NO_CLASSES, *, accept: Accept, own: Own = None
     ) -> object:
-        """A value with the outputs of steps that it uses; `own` reads the value itself.
+        """The value, with the outputs of the steps that it uses; `own` reads the value itself.
 
         Raises MediaTypeUnknown, MediaTypeRefused, DecodeError, and ResultRefused for an unavailable output.
         """
@@ -443,7 +443,7 @@ class Serializers:
     def check(self, accept: Accept) -> None:
         """Raise MediaTypeUnknown if `accept` names an unregistered format.
 
-        Loads the built-in formats, so that a worker's slots, forked later, need not.
+        Also loads the built-in formats, before a worker forks its slots.
         """
         self._discover()
         for name in sorted(accept.names):
@@ -547,7 +547,7 @@ def _of(message: Message, value: Value) -> Message:
 
 
 def _as_raw(message: Message, kind: type[bytes] | type[str]) -> bytes | str:
-    """The unchanged body, for a parameter with this annotation. Raises DecodeError for text that is not UTF-8."""
+    """The unchanged body, as the type in the parameter's annotation. Raises DecodeError for text that is not UTF-8."""
     if kind is bytes:
         return message.body
     try:

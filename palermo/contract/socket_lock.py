@@ -50,7 +50,7 @@ class SocketLock:
         return True
 
     def borrow(self) -> bool:
-        """Take the lock, for another thread, which may then `write`. False unless nothing else waits to be written."""
+        """Take the lock, for another thread, which may then `write`. False if that isn't possible now."""
         return self._socket is not None and self._lock.acquire(blocking=False)
 
     def write(self, data: bytes) -> int:

@@ -46,7 +46,7 @@ class Troubled(Protocol):
 async def unless_blocked(broker: Troubled, work: Coroutine[Any, Any, T], *, grace: float = _GRACE) -> T:
     """Await the work. Raises BrokerBlocked if it still waits for the broker's problem after `grace` seconds.
 
-    The work may or may not have been done then.
+    It is then unknown whether the work was done.
     """
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()

@@ -153,7 +153,7 @@ class WorkerInfo(Plain, frozen=True, kw_only=True):
 
 
 class Counters(Struct, frozen=True, kw_only=True):
-    """The part of a WorkerInfo that a worker stores with each run, for when it does not answer."""
+    """The part of a WorkerInfo that a worker stores with each run, so that it is known if the worker doesn't answer."""
 
     slots: int
     processed: int
@@ -186,14 +186,14 @@ SILENT, UNASKED = "silent", "unasked"
 
 
 def unidentified_worker(number: int) -> WorkerInfo:
-    """A worker of which only the existence is known; it doesn't answer."""
+    """A worker that doesn't answer, and of which nothing but its existence is known."""
     return WorkerInfo(
         id=f"?{number}", host="?", pid=0, queues=(), slots=0, state=SILENT, started_at=0.0, answers=False, counted=False
     )
 
 
 def counters_of(plain: object) -> dict[str, Any]:
-    """The counters of a WorkerInfo from the value of `counters`; for any other value `counted` is False."""
+    """The counters from the value of `counters`. For any other value, `counted` is False."""
     try:
         return asdict(convert(plain, Counters))
     except ValidationError:

@@ -94,4 +94,4 @@ class Workflows(Protocol):
         """The ids of the failed jobs of a workflow; empty if it is unknown."""
 
     async def next_due(self) -> float | None:
-        """When the next timeout of a workflow expired; None if none has."""
+        """The time at which a workflow's next timeout was due; None if none is overdue."""

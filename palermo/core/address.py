@@ -77,7 +77,7 @@ def written(address: Address) -> str:
 
 
 class AddressParts(Struct, frozen=True, kw_only=True):
-    """Separately given parts of an AMQP address; None for a part that isn't given."""
+    """The parts of an AMQP address, each None if it isn't given."""
 
     #: One host or several, separated by commas, with or without ports.
     host: str | None = None
@@ -92,7 +92,7 @@ class AddressParts(Struct, frozen=True, kw_only=True):
     def of(self, address: Address) -> Address:
         """The address with these parts in place of its own. Raises UrlInvalid for an invalid host.
 
-        A new host gets the default port of the scheme, and a new user no password, unless they are given too.
+        A new host without a port gets the scheme's default port. A new user without a password gets none.
         """
         hosts = address.hosts
         if self.host is not None:
@@ -204,6 +204,6 @@ def _host(text: str, default_port: int) -> tuple[str, int]:
 
 
 def masked(text: str) -> str:
-    """The text with the passwords in its URLs hidden, also in malformed URLs."""
+    """The text with the passwords in its URLs hidden. Also handles malformed URLs."""
     text = re.sub(_PASSWORD, lambda found: found[0].partition(":")[0] + ":***", text)
     return re.sub(_PASSWORD_PARAMETER, "***", text)

@@ -111,7 +111,7 @@ _ROOTS = ("args", "kwargs", "value")
 
 
 def about(text: str, name: str) -> str:
-    """Replace the word for the value in a serializer's error text, so that it is about another value than arguments."""
+    """Replace the word for the value in a serializer's error text by this name."""
     for root in _ROOTS:
         if text.startswith((root + "[", root + " ")):
             return name + text.removeprefix(root)
@@ -142,7 +142,7 @@ def brief(value: object, room: int = PREVIEW) -> str:
 
 
 def _items(items: Iterable[object], room: int) -> tuple[list[str], int]:
-    """The texts of as many items as fit, and the remaining room; below 0 if none remains."""
+    """The texts of as many items as fit, and the remaining room, which is negative if some don't fit."""
     parts: list[str] = []
     for item in items:
         text = brief(item, room)

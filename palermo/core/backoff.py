@@ -1,7 +1,7 @@
 """The shapes of backoff, as values that a job declares: how long a failed job waits for its next try.
 
-Pure: attempt, error and a random number are arguments, seconds are the result. The first failure is attempt 1.
-The default shape is Sidekiq's, `n⁴ + 15 + rand(10 (n + 1))` for the n-th retry from 0.
+Pure: attempt, error and a random number are arguments; the result is in seconds. The first failure is attempt 1. The
+default shape is Sidekiq's, `n⁴ + 15 + rand(10 (n + 1))` for the n-th retry from 0.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class Fixed(Struct, frozen=True, kw_only=True):
 
 
 class Linear(Struct, frozen=True, kw_only=True):
-    """`step` more each time, never more than `cap`: seconds, or timedeltas."""
+    """A delay that grows by `step` each time, up to `cap`. Both are seconds, or timedeltas."""
 
     step: Duration
     cap: Duration = MAX_DELAY
@@ -40,7 +40,7 @@ class Linear(Struct, frozen=True, kw_only=True):
 
 
 class Exponential(Struct, frozen=True, kw_only=True):
-    """`base` first, then `factor` times as long each time, never more than `cap`.
+    """A delay that starts with `base` and is multiplied by `factor` each time, up to `cap`.
 
     `base` and `cap` are seconds, or timedeltas. `jitter` is the fraction of the delay, from 0 to 1, that may be
     subtracted at random: with 0.5 a job waits between half of the delay and all of it.
@@ -115,7 +115,7 @@ def backoff(value: object) -> Backoff:
 
 
 def _checked(shape: Fixed | Linear | Exponential | DelayList) -> BackoffFunction:
-    """Raises OptionInvalid unless the shape's first delays are valid for every random number."""
+    """Check a shape. Raises OptionInvalid unless its first delays are valid for every random number."""
     try:
         waits = [shape(attempt, chance) for attempt in (1, 2) for chance in (0.0, 1.0)]
     except TypeError:

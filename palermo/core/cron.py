@@ -1,9 +1,9 @@
 """The instants of a cron expression, with the clock-change rules of Debian's cron.
 
-An expression for fixed times follows the wall clock: a skipped time runs at the first instant after the gap, and a
-repeated time runs once, at its first occurrence. Any other expression, for every hour or every few minutes, follows
-elapsed time: it is due whenever the wall clock shows a matching time. Both rules hold for changes of any length at any
-hour, since some zones change their clocks by half an hour, or at midnight.
+An expression for fixed times follows the wall clock. If a time is skipped, it runs at the first instant after the gap;
+if a time is repeated, it runs once, at its first occurrence. Any other expression, for every hour or every few minutes,
+follows elapsed time: it is due whenever the wall clock shows a matching time. Both rules hold for changes of any length
+at any hour, since some zones change their clocks by half an hour, or at midnight.
 """
 
 from bisect import bisect_left
@@ -61,7 +61,7 @@ class Cron(Struct, frozen=True, kw_only=True):
             start = end
 
     def _walls(self, start: datetime, end: datetime) -> Iterator[datetime]:
-        """The matching times, from `start` and before `end`, of a wall clock without changes."""
+        """The matching wall-clock times from `start` (included) to `end` (excluded), without clock changes."""
         midnight = datetime.combine(start, time())
         while midnight < end:
             for hour in self.hours if self.has_day(midnight.date()) else ():

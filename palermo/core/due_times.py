@@ -23,7 +23,7 @@ FOREIGN = "perform_job_at"
 
 
 class Intake(Enum):
-    """The queues for delayed jobs that publishers know."""
+    """The queues into which publishers put delayed jobs."""
 
     #: For jobs that are due within two minutes.
     SOON = "soon"
@@ -127,8 +127,8 @@ def moved_to(message: Message, due: float) -> Message:
 def is_early(message: Message, present: float) -> bool:
     """Whether another program put this message directly into a job queue before it is due.
 
-    Only the foreign header counts. The leader publishes a scheduled job, which has just `run-at`, when it is due by its
-    own clock; a worker with a slower clock would send it back.
+    Only the foreign header counts. A job with just `run-at` was published by the leader when it was due by the leader's
+    clock; a worker with a slower clock would send it back.
     """
     return FOREIGN in message.extra and message.run_at is not None and message.run_at > present
 
@@ -141,5 +141,5 @@ def without_foreign_time(message: Message) -> Message:
 
 
 def with_foreign_time(message: Message) -> Message:
-    """The message as another program would put it directly into its job queue, to be run later."""
+    """The message in the form in which another program puts a job into its queue to be run later."""
     return replace(message, run_at=None, extra={**message.extra, FOREIGN: message.run_at})

@@ -55,12 +55,12 @@ def from_exception(error: BaseException, *, failed_at: int, skip: frozenset[str]
 
 
 def class_name(kind: type[BaseException]) -> str:
-    """The dotted name of an exception class; without a module for builtins, as Python prints it."""
+    """The dotted name of an exception class, as Python prints it: without a module for builtins."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def cut(failure: Failure, *, message: int = MAX_MESSAGE, stack_trace: int = MAX_STACK_TRACE) -> Failure:
-    """The failure with its texts cut: class and message at the end, in characters, and the trace in the middle."""
+    """The failure with its texts cut to these sizes: `message` is in characters, `stack_trace` in bytes."""
     return replace(
         failure,
         exception_class=printable(failure.exception_class)[:MAX_CLASS],
@@ -89,7 +89,7 @@ def printable(text: str) -> str:
 
 
 def fingerprint(job: str, failure: Failure) -> str:
-    """Twelve hexadecimal digits that failures of one kind share: same job, same class, same place."""
+    """Twelve hexadecimal digits, the same for failures with the same job, class and place."""
     import hashlib
 
     text = "\0".join((job, failure.exception_class, innermost_frame(failure.stack_trace)))
@@ -156,7 +156,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
 
 def append_attempt(log: Sequence[Attempt], attempt: Attempt) -> tuple[Attempt, ...]:
-    """The log with one more attempt, within ATTEMPTS_BUDGET: the first attempt and the newest ones are kept."""
+    """The log with one more attempt. Within ATTEMPTS_BUDGET, the first attempt and the newest ones are kept."""
     return cut_attempts((*log, attempt), ATTEMPTS_BUDGET)
 
 

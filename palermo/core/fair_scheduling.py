@@ -58,7 +58,7 @@ class StrideScheduler:
         return tenant in self._marks
 
     def join(self, tenant: str, share: float = 1.0) -> None:
-        """Add a tenant with jobs. Its first turn comes after one turn of each waiting tenant with the same share.
+        """Add a tenant with jobs. Tenants that already wait, with the same share, are served once before it.
 
         Does nothing if the tenant is already there.
         """

@@ -125,10 +125,9 @@ _MOST_UNREADABLE = 4_000
 
 
 def read(text: Any) -> tuple[dict[str, HeaderValue], str]:
-    """Read what `dumps` wrote: the headers and "".
+    """Read what `dumps` wrote. Returns the headers, and "" or an error's description.
 
-    Invalid text becomes one header, UNREADABLE, and an error's description. Invalid text comes from another program.
-    Its job is delivered, and fails.
+    Invalid text, which another program has written, becomes one header, UNREADABLE. Its job is delivered, and fails.
     """
     try:
         values = loads(text)

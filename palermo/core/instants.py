@@ -33,7 +33,7 @@ class Instants:
         return self._heap[0][0] if self._heap else None
 
     def until(self, now: float) -> list[str]:
-        """Remove and return the names whose instants are not after `now`."""
+        """Remove the names whose instants have come by `now`, and return them."""
         found = []
         while (first := self.first) is not None and first <= now:
             found.append(heappop(self._heap)[1])

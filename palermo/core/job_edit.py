@@ -18,7 +18,7 @@ def check_priority(priority: int | None) -> int | None:
 
 
 class JobEdit(PlainWithMessages, frozen=True, kw_only=True):
-    """Other arguments, another queue, priority or time for one job. A field that is None changes nothing."""
+    """Changes to one job: other arguments, another queue, priority or time. A field that is None changes nothing."""
 
     #: A message with the new arguments.
     content: Message | None = None

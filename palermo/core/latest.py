@@ -6,7 +6,7 @@ V = TypeVar("V")
 
 
 def remember(kept: dict[str, V], key: str, value: V, *, most: int) -> None:
-    """Make this the latest entry, and drop the oldest one if there are more than `most`."""
+    """Make this the latest entry. If there are more than `most`, drop the oldest one."""
     kept.pop(key, None)
     kept[key] = value
     if len(kept) > most:

@@ -99,7 +99,7 @@ TRANSITIONS: tuple[tuple[str, JobState | None, JobState], ...] = (
 
 
 class Succeeded(Struct, frozen=True, tag_field="state", tag="done", omit_defaults=True):
-    """The job returned, or a before_process hook skipped it, which is no failure."""
+    """The job returned. Also a job that a before_process hook skipped, which is no failure."""
 
     skipped: bool = False
     #: The returned value, if the job stores its result.
@@ -113,7 +113,7 @@ class Succeeded(Struct, frozen=True, tag_field="state", tag="done", omit_default
 
 
 class Raised(Struct, frozen=True, tag_field="state", tag="failed"):
-    """The job raised, could not be run, or its process died; it doesn't run again automatically."""
+    """The job raised, could not be run, or its process died. It doesn't run again automatically."""
 
     failure: Failure
 
@@ -271,8 +271,8 @@ def _failed(message: Message, failure: Failure, *, worker: str, retries: int, ru
 def requeue(failed: Message, *, queue: str | None = None) -> Message:
     """The copy of a failed message that runs again, by default in its own queue.
 
-    Same id; `retries` goes up by one, the policy's own count restarts at 0, and the error is appended to the earlier
-    ones. The expiry is removed: an operator who requeues a job wants it to run now.
+    It has the same id. `retries` goes up by one, the policy's own count restarts at 0, and the error is appended to the
+    earlier ones. The expiry is removed, because an operator who requeues a job wants it to run now.
     """
     return replace(
         failed,

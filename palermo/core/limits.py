@@ -95,14 +95,14 @@ class Rate(Struct, frozen=True):
 
     @property
     def early(self) -> float:
-        """Seconds before its reserved run at which a job returns to its queue."""
+        """A job returns to its queue this many seconds before its reserved run."""
         return min(EARLY, self.gap / 2)
 
     @property
     def leeway(self) -> float:
-        """Seconds by which a run may be late without delaying the next one.
+        """A run may be late by this many seconds without delaying the next one.
 
-        Half of the seconds that SLACK adds to a period, and at most half a gap.
+        It is half of the seconds that SLACK adds to a period, and at most half a gap.
         """
         return min(self.period * (SLACK - 1) / 2, self.gap / 2)
 
@@ -213,7 +213,7 @@ class RateState(Struct, frozen=True, kw_only=True):
     def request(self, rate: Rate, now: float, *, reserved: bool) -> "tuple[RateState, RunNow | RunLater]":
         """The new state, and the answer for a job that wants to run; `reserved` is whether it has a reservation.
 
-        Runs are a gap apart, with or without reservations, which only save waiting jobs from asking all the time. A run
+        Runs are a gap apart, with or without reservations, which only keep waiting jobs from asking all the time. A run
         that is late by at most the leeway doesn't delay the next one, so any period may contain one extra run.
         """
         if self.next > now + rate.gap + SLOT_WAIT + CLOCK_DIFFERENCE:
@@ -230,7 +230,7 @@ class RateState(Struct, frozen=True, kw_only=True):
         return replace(self, next=after, free=max(self.free, after)), RunNow(start - now)
 
     def is_over(self, written: str, now: float) -> bool:
-        """Whether the state can be deleted, since a new one would give the same answers. `written` is the rate."""
+        """Whether a new state would give the same answers, so that this one can be deleted. `written` is the rate."""
         try:
             leeway = Rate.parse(written).leeway if written else 0.0
         except OptionInvalid:
@@ -357,9 +357,9 @@ class PermitTable:
         *,
         asked: Iterable[tuple[str, Iterable[tuple[str, str]]]] = (),
     ) -> None:
-        """Apply the reports of all living workers, each the limited jobs that it runs: keys with job ids.
+        """Apply the reports of all living workers: for each worker, the keys and ids of the limited jobs that it runs.
 
-        `asked`, on the first call, has the jobs that await an answer. The previous decider may have let them run.
+        `asked`, on the first call, has the jobs that still await an answer. The previous decider may have let them run.
         """
         reported = {worker: set(runs) for worker, runs in workers}
         for name in list(self._with_runs):
@@ -382,7 +382,7 @@ class PermitTable:
                 self._unconfirmed.add((name, (worker, id)))
 
     def offer(self, now: float, is_near: Callable[[str], bool]) -> list[str]:
-        """Offer free permits to waiting jobs that can start soon (`is_near`); return their ids."""
+        """Offer free permits to waiting jobs that can start soon (`is_near`). Returns the jobs' ids."""
         offered: list[str] = []
         for name in list(self._in_demand):
             key = self._keys[name]

@@ -1,7 +1,7 @@
 """A job on the wire: its fields, and how they are written to headers and read from them.
 
-docs/internals/wire.md is the specification of this file. Reading never fails: a known header of the wrong type becomes
-a foreign header, and `defect` describes it, so that the worker can fail the job without changing it.
+docs/internals/wire.md is the specification of this file. Reading never fails: if a known header has the wrong type, it
+is kept with the foreign headers, and `defect` describes it. So the worker can fail the job without changing it.
 """
 
 import re
@@ -204,7 +204,7 @@ class Message(Struct, frozen=True, kw_only=True):
 
     @property
     def priority(self) -> int:
-        """Its priority in a queue with priorities: the highest runs first; 0 if its publisher did not set one."""
+        """Its priority in a queue with priorities, where the highest runs first; 0 by default."""
         found = self.properties.get("priority")
         return found if isinstance(found, int) and not isinstance(found, bool) else 0
 
@@ -235,7 +235,7 @@ class Message(Struct, frozen=True, kw_only=True):
 
     @property
     def parent(self) -> str:
-        """The id of the job that enqueued this one, or published its event, during its run; "" for none."""
+        """The id of the job that enqueued this job, or published its event, while it ran; "" for none."""
         return parent_in(self.extra)
 
     @property
@@ -250,7 +250,7 @@ class Message(Struct, frozen=True, kw_only=True):
     def signed_id(self) -> str:
         """The id that a signature of the body covers.
 
-        The jobs of one event or recurring job share a body, and so an id.
+        All jobs of an event or a recurring job share a body, and this id.
         """
         if self._event:
             return self._event
@@ -309,9 +309,8 @@ def from_wire(
 ) -> Message:
     """Read an AMQP message. Never raises: `defect` describes what is wrong with it.
 
-    `taken_from` is the queue that the message was in, and overrides its `queue` header. The header counts only in a
-    failed queue, or if `taken_from` is None because the message was scheduled. `new_id` generates an id for a message
-    without one.
+    `taken_from` is the queue that the message was in. It overrides the header `queue`, except in a failed queue. For a
+    scheduled message it is None, and the header applies. `new_id` generates an id for a message without one.
     """
     queue, written = taken_from, DEFAULT_QUEUE
     fields: dict[str, Any] = {"job": "", "body": body, "content_type": content_type or JSON, "properties": properties}
@@ -437,9 +436,9 @@ def _failure_from(headers: Mapping[str, HeaderValue]) -> Failure | None:
 def fit_headers(message: Message, limit: int = MAX_HEADERS) -> Message:
     """The message with its headers cut until they fit one frame.
 
-    Cuts the earlier errors first, then the traceback and the error's message. After that it drops foreign headers,
-    largest first, and names them in `dropped-headers`. Raises HeadersTooLarge if a message without an error doesn't
-    fit, since its caller can still change it.
+    Cuts the earlier errors first, then the traceback and the error's message. Then drops foreign headers, the largest
+    first, and names them in `dropped-headers`. Raises HeadersTooLarge for a message without an error, which its caller
+    can still change.
     """
     size = headers_size(to_headers(message))
     if size <= limit:
@@ -461,7 +460,7 @@ def fit_headers(message: Message, limit: int = MAX_HEADERS) -> Message:
 
 
 def without_largest(headers: Headers, room: int) -> dict[str, HeaderValue]:
-    """The headers that fit into `room` bytes: the largest are left out, and `dropped-headers` names them."""
+    """The headers that fit into `room` bytes. Leaves out the largest ones, and names them in `dropped-headers`."""
     kept = dict(headers)
     sizes = {name: headers_size({name: value}) for name, value in kept.items()}
     size = sum(sizes.values())

@@ -41,7 +41,7 @@ _TOO_LARGE = 2**63
 
 
 def check_own_headers(given: object) -> dict[str, OwnHeader]:
-    """Return a job's custom headers. Raises OptionInvalid unless they can travel with it."""
+    """Return a job's custom headers. Raises OptionInvalid if they can't be sent with it."""
     if not isinstance(given, Mapping):
         raise OptionInvalid(f"option headers={given!r} is not a dict of names and values.")
     for name, value in given.items():

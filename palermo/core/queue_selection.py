@@ -72,8 +72,8 @@ class QueueSelection(Struct, frozen=True):
     def parse(cls, text: str | Iterable[str]) -> "QueueSelection":
         """Parse a selection such as `high,low` or `high:5,low:1`, or a sequence of its parts.
 
-        A queue whose own name ends in a colon and digits is written with a weight after it. Raises QueueNameInvalid for
-        an empty selection, an empty part, a name that workers must not serve, or an invalid weight.
+        If a queue's name ends in a colon and digits, a weight must follow it. Raises QueueNameInvalid for an empty
+        selection, an empty part, a name that workers must not serve, or an invalid weight.
         """
         parts = text.split(",") if isinstance(text, str) else list(text)
         split = [_weighed(part.strip()) if isinstance(part, str) else (part, None) for part in parts]
@@ -107,14 +107,11 @@ class QueueSelection(Struct, frozen=True):
         return tuple(pattern for pattern, _ in self._wanted() if not _GLOB.intersection(pattern))
 
     def select(self, known: Iterable[str]) -> tuple[str, ...]:
-        """The queues to serve out of the known ones, in order.
-
-        A queue listed by its whole name is served even if it is unknown.
-        """
+        """The known queues to serve, in order. A queue listed by its whole name is served even if it is unknown."""
         return tuple(dict.fromkeys(name for _, found in self._matches(known) for name in found))
 
     def places(self, known: Iterable[str]) -> dict[str, QueueRank]:
-        """The queues to serve out of the known ones, with the place of each."""
+        """The known queues to serve, with the place of each."""
         chosen: dict[str, QueueRank] = {}
         level, before = 0, None
         for weight, found in self._matches(known):
@@ -127,7 +124,7 @@ class QueueSelection(Struct, frozen=True):
         return chosen
 
     def _matches(self, known: Iterable[str]) -> Iterator[tuple[int | None, list[str]]]:
-        """For each pattern of queues to serve, its weight and the matching queues in order."""
+        """For each pattern that selects queues, its weight and the matching queues in order."""
         names = sorted(name for name in dict.fromkeys(known) if not is_failed(name))
         refuse = [_matcher(pattern[1:]) for pattern in self.patterns if pattern.startswith("!")]
         wanted = list(self._wanted()) or [("*", None)]

@@ -165,7 +165,7 @@ def decide(policy: RetryPolicy, error: BaseException, message: Message, *, now: 
 
 
 def _after_lock(policy: RetryPolicy, message: Message) -> Decision:
-    """The decision for a run that exceeded `rerun_after`: run again immediately, up to the job's retries."""
+    """The decision after a run that exceeded `rerun_after`: run again immediately, within the job's retries."""
     most = policy.retries if policy.declared else RERUN_RETRIES
     if message.max_retries is not None:
         most = message.max_retries

@@ -21,7 +21,7 @@ STEP = "application/x-palermo-step"
 
 
 class Use(Struct, frozen=True, array_like=True):
-    """A step of the same graph whose output is used, or for a map `members`, the number of its members."""
+    """A step of the same graph whose output is used. For a map, `members` is the number of its members."""
 
     step: str
     members: int | None = None

@@ -12,7 +12,7 @@ _NEWLINES = r"\s*[\r\n]+\s*"
 
 
 def safe(text: str, *, lines: bool = False) -> str:
-    """The text with control characters escaped; with `lines` newlines and tabs stay."""
+    """The text with control characters escaped. With `lines`, newlines and tabs are kept."""
     return re.sub(_UNSAFE, lambda found: found[0] if lines and found[0] in "\n\t" else _escaped(found[0]), text)
 
 
@@ -48,7 +48,7 @@ def count(number: int, noun: str) -> str:
 
 
 def some_of(names: Sequence[str], most: int = 5) -> str:
-    """`a, b, c`; for more than `most` names the first ones: `a, b, c and 1,200 more`."""
+    """`a, b, c`. For more than `most` names, the first of them: `a, b, c and 1,200 more`."""
     return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 

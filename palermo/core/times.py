@@ -54,7 +54,7 @@ def unix_seconds(at: Any) -> float:
 
 
 def due_at(now: float, *, delay: Any, run_at: Any, declared: float | None) -> float | None:
-    """When a job that is enqueued now will run; None for immediately. `declared` is the job's own delay.
+    """The time at which a job that is enqueued now will run; None for immediately. `declared` is the job's own delay.
 
     Raises OptionInvalid.
     """

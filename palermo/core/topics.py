@@ -1,6 +1,6 @@
 """Events: topics, the patterns of subscriptions, the names of exchanges and queues, and the jobs that events become.
 
-A publisher sends an event to the fanout exchange `<prefix>_gateway`. It passes it to the topic exchange
+A publisher sends an event to the fanout exchange `<prefix>_gateway`. From there it goes to the topic exchange
 `<prefix>_distributor`, which routes it to the queue `<prefix>_<group>` of each group with a matching pattern. There it
 is a job with the group's name. See docs/internals/wire.md, "Events".
 """
@@ -77,7 +77,7 @@ def check_group(group: object) -> str:
 def check_new_group(group: object) -> str:
     """Return the name if a new group may have it.
 
-    Raises TopicInvalid, also for a queue that `-q` would not read literally.
+    Raises TopicInvalid, for example if `-q` would not read it literally.
     """
     try:
         return check_new_queue(check_group(group))
@@ -126,7 +126,7 @@ def matches(pattern: str, topic: str) -> bool:
 def as_job(event: Message, *, group: str, topic: str, run: str = "") -> Message:
     """The job that an event becomes in a group. A job or topic in the event's own headers is ignored.
 
-    Each group gets its own job with its own id. `run` makes the id of a replayed event's job a new one.
+    Each group gets its own job with its own id. `run`, for a replay, makes that id a new one.
     """
     own = f"@{group}{f'~{run}' if run else ''}"
     id = f"{event.id}{own}"
@@ -138,7 +138,7 @@ def as_job(event: Message, *, group: str, topic: str, run: str = "") -> Message:
 
 
 def is_untyped(message: Message) -> bool:
-    """Whether another program published this message without a media type, or with one that says nothing."""
+    """Whether another program published this message without a media type, or with a meaningless one."""
     return message.content_type == OCTETS and not message.content_encoding
 
 
@@ -156,7 +156,7 @@ def with_media_type(message: Message) -> Message:
 
 
 def _reached(words: list[str], at: set[int]) -> set[int]:
-    """These positions in a pattern, and those after each `#` among them, which may match no word."""
+    """These positions in a pattern, and the position after each `#` among them, which may match no word."""
     for place, word in enumerate(words):
         if place in at and word == ANY:
             at.add(place + 1)

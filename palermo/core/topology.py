@@ -171,7 +171,7 @@ def check_id(id: object) -> str:
 
 
 def amqp_queue(exchange: str, queue: str) -> str:
-    """The AMQP name of a queue: the exchange's name and its own, or only its own on the default exchange.
+    """The AMQP name of a queue. It starts with the exchange's name, except on the default exchange.
 
     So two systems in one virtual host don't share `failed`. The queue of a group that subscribes to events has the same
     full name on any exchange, for other programs.

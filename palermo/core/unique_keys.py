@@ -85,7 +85,7 @@ def with_burst_key(message: Message, key: str) -> Message:
 
 
 def key_in(headers: Mapping[str, Any]) -> str:
-    """The key in these headers with which the message was enqueued; "" for none."""
+    """The key with which a message with these headers was enqueued; "" for none."""
     key = headers.get(UNIQUE_KEY) or headers.get(BURST_KEY)
     return key if isinstance(key, str) else ""
 
@@ -97,7 +97,7 @@ def _seconds(value: object) -> float | None:
 
 
 class StoredMessage(PlainWithMessages, frozen=True, kw_only=True, gc=False):
-    """A message stored with its key, to be published later or for its arguments."""
+    """A message stored with its key: to be published later, or for its arguments."""
 
     message: Message
     #: The id of the client's call that it came with: a repeated call is executed once.
@@ -174,11 +174,11 @@ class Key(PlainWithMessages, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing but the number of holders is left of its state."""
+        """Whether its state is empty, apart from the number of holders."""
         return self.holder is None and self.next is None and self.closed is None and not self.ended
 
     def is_shown(self, text: str = "") -> bool:
-        """Whether lists include it: it is held, kept or closed, and its name, job or a job's id contains the text."""
+        """Whether lists include it: it is held, kept or closed, and the text is in its name, its job or a job's id."""
         kept = None if self.next is None else self.next.message
         job = self.holder or kept
         if job is None and self.closed is None:
@@ -190,7 +190,7 @@ class Key(PlainWithMessages, frozen=True, kw_only=True, gc=False):
         return text in f"{self.name} {'' if job is None else job.job} {id} {following}"
 
     def job_after(self, id: str) -> str:
-        """The id of the job that has the key now or gets it next, unless it is the job with this id; else "".
+        """The id of the job that has the key now or gets it next; "" if that is the job with this id, or none.
 
         A job that runs again after its present run may keep its id.
         """
@@ -201,19 +201,19 @@ class Key(PlainWithMessages, frozen=True, kw_only=True, gc=False):
 
     @property
     def closed_until(self) -> float | None:
-        """When enqueues are no longer refused or postponed, in Unix seconds; None if that isn't a fixed time."""
+        """The Unix seconds until which enqueues are refused or postponed; None without a fixed time."""
         if self.holder is not None:
             return self.holder.until
         return None if self.closed is None else self.closed.until
 
     @property
     def alarm(self) -> float | None:
-        """When its stored state next changes by itself, in Unix seconds; None for never."""
+        """The Unix seconds at which its stored state next changes by itself; None for never."""
         return self.due if self.next is not None and self.holder is None else None
 
     @property
     def over(self) -> float | None:
-        """When it becomes free by itself, in Unix seconds; None for never."""
+        """The Unix seconds at which it becomes free by itself; None for never."""
         if self.next is not None or (self.holder is not None and self.holder.until is None):
             return None
         until = [one.until for one in self.ended]
@@ -237,7 +237,7 @@ _REPEATED = ("job", "queue", "tenant", "worker")
 
 @lru_cache(maxsize=1_024)
 def shared(text: str) -> str:
-    """The same object for equal strings, since 100,000 keys may name the same job and queue."""
+    """An equal string that is always the same object, since 100,000 keys may name the same job and queue."""
     return text
 
 

@@ -183,8 +183,8 @@ def start(
 def readmit(key: Key, message: Message, now: float) -> tuple[KeyUpdate, bool]:
     """The update for a job that an operator requeues, and whether the requeue is permitted.
 
-    The caller publishes the job. A cooldown doesn't prevent it. A run of the same job does: a job is in `failed` a
-    moment before its run is over, and a requeued one would be dropped as a copy until then.
+    The caller publishes the job. A cooldown doesn't prevent a requeue, but a run of the same job does. A failing job is
+    in `failed` a moment before its run is over, and until then a requeued one would be dropped as a copy.
     """
     key = current(key, now)
     lock, holder = lock_of(message), key.holder
@@ -198,7 +198,7 @@ def readmit(key: Key, message: Message, now: float) -> tuple[KeyUpdate, bool]:
 def job_removed(key: Key, id: str, now: float, *, drop_next: bool = False) -> KeyUpdate:
     """The update for a waiting job that is removed.
 
-    With `drop_next` the job that should run after it is removed too, because the whole queue is.
+    With `drop_next`, the job that should run after it is removed too, because the whole queue is emptied.
     """
     holder = key.holder
     if holder is None or holder.id != id or holder.phase is not Phase.WAITING:
@@ -216,10 +216,11 @@ def end(
     run_at: float | None = None,
     starts: int | None = None,
 ) -> KeyUpdate:
-    """The update for a run that has ended; changes nothing unless the job holds the key.
+    """The update for the end of a run; changes nothing unless the job holds the key.
 
     `serial` and `starts` are those of its start. `run_at` is when it runs again, in Unix seconds; None for immediately
-    or never. A report may arrive twice: the second changes nothing, even after another start or with another holder.
+    or never. Reporting the same end again changes nothing, even if the job was started again or the key has another
+    holder by then.
     """
     key = current(key, now)
     holder = key.holder
@@ -263,7 +264,7 @@ def enqueue_refused(key: Key, id: str, now: float) -> KeyUpdate:
 
 
 def publish_due(key: Key, now: float) -> KeyUpdate:
-    """The update for time that has passed: publishes the due job."""
+    """The update that publishes a job whose time has come."""
     key = current(key, now)
     if key.next is None or key.holder is not None or key.due is None or key.due > now:
         return KeyUpdate(key=key)
@@ -287,9 +288,10 @@ def with_arguments_of(message: Message, content: Message) -> Message:
 
 
 def as_they_run(messages: Iterable[Message], keys: Mapping[str, Key], *, max_body: int = MAX_BODY) -> list[Message]:
-    """Waiting messages with the arguments that they will run with, which a later enqueue may have replaced.
+    """Waiting messages with the arguments that they will run with. A later enqueue may have replaced their own.
 
-    `keys` are the existing ones of `key_names`. A body of more than `max_body` bytes is cut to one byte more.
+    `keys` has the states of the keys in `key_names`, without missing ones. A body of more than `max_body` bytes is cut
+    to one byte more.
     """
     found: list[Message] = []
     for message in messages:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 
 class When(StrEnum):
-    """The result of the preceding steps that a step requires to run."""
+    """The result of the preceding steps that lets a step run."""
 
     DONE = "done"
     FAILED = "failed"
@@ -215,14 +215,14 @@ def _member_ended(flow: Flow, path: str, members: Members, number: int, end: Ste
 
 
 def member_of(path: str) -> tuple[str, int | None]:
-    """The map and the number of a member; for any other step its path and None."""
+    """The map and the member's number; for any other step, its path and None."""
     prefix, slash, name = path.rpartition("/")
     name, _, number = name.partition(":")
     return (prefix + slash + name, int(number)) if number.isdecimal() and len(number) < _DIGITS else (path, None)
 
 
 def is_member(path: str) -> bool:
-    """Whether this is a member of a map. Its end rarely releases other steps."""
+    """Whether this is a member of a map, whose end rarely releases other steps."""
     return ":" in path.rpartition("/")[2]
 
 
@@ -249,7 +249,7 @@ def _with_floor(members: Members) -> Members:
 
 
 def _without_done(flow: Flow) -> Flow:
-    """The workflow without the steps that members of a map added, once they are done. There may be very many."""
+    """The workflow without the steps that members of a map added, if these steps are done. There may be very many."""
     known, ends, maps = view(flow), dict(flow.ends), dict(flow.maps)
     for path, members in flow.maps.items():
         status = {number: known.apart.get(f"{path}:{number}", _PENDING) for number in members.apart}
@@ -357,7 +357,7 @@ def _holds(condition: Condition, before: Mapping[str, Status]) -> bool:
 
 
 def _is_bad(condition: Condition, before: Mapping[str, Status]) -> bool:
-    """Whether a step is skipped because of a failure, and not because its condition required one."""
+    """Whether a step is skipped because of a failure, rather than for lack of one."""
     return condition.when is When.DONE and any(before[name].bad for name in condition.steps)
 
 
@@ -422,9 +422,9 @@ def signalled(flow: Flow, name: str) -> Flow:
 
 
 def cancelled(flow: Flow) -> Flow:
-    """Cancel: from now on, release only clean-up steps.
+    """The workflow after a cancel: from now on, only clean-up steps are released.
 
-    Those are the steps for `failed` or `over` behind steps that have started. A second call stops those too. Signals
+    These are the steps for `failed` or `over` behind steps that have started. A second cancel stops them too. Signals
     are no longer accepted. The broker cancels the jobs of released steps.
     """
     flow = replace(flow, cancels=flow.cancels + 1)
@@ -474,9 +474,9 @@ def has_failed(flow: Flow, path: str) -> bool:
 
 
 def retried(flow: Flow, paths: Iterable[str]) -> Flow:
-    """Run these failed steps again, and then the steps behind them.
+    """The workflow in which these failed steps run again, and then the steps behind them.
 
-    Raises ValueError while one of the latter is active.
+    Raises ValueError while one of the steps behind is active.
     """
     again = set(paths)
     behind = {path for each in again for path in _behind(flow, each)}
@@ -509,7 +509,7 @@ def _highest(flow: Flow, top: str) -> int:
 
 
 def _behind(flow: Flow, path: str) -> Iterator[str]:
-    """The steps that run after this one: in its own graph, and after each step that contains it."""
+    """The steps that run after this one, in its own graph and behind each step that contains it."""
     graphs = dict(_graphs(flow))
     while path:
         prefix, slash, name = path.rpartition("/")
@@ -522,5 +522,5 @@ def _behind(flow: Flow, path: str) -> Iterator[str]:
 
 
 def _is_below(path: str, tops: set[str]) -> bool:
-    """Whether the path is one of these steps, a member of one, or inside one."""
+    """Whether the path is one of these steps, or is inside one."""
     return any(path == top or path.startswith((f"{top}/", f"{top}:")) for top in tops)

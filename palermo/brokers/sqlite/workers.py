@@ -59,7 +59,7 @@ class WorkerLock:
             os.utime(self._path)
 
     def close_file(self) -> None:
-        """Close the file without unlocking or removing it, in a process that shares it."""
+        """Close the file without unlocking or removing it. For processes that share it."""
         if self._end.detach() is not None:
             os.close(self._file)
 
@@ -92,7 +92,7 @@ def take_over(db: sqlite3.Connection, cut_off: CutOff, holder: int) -> None:
 
 
 def _closing_in_child(lock: "weakref.ref[WorkerLock]") -> Callable[[], None]:
-    """A function that closes the lock in a forked child, which would otherwise keep it after its parent's death."""
+    """A function that closes the lock's file in a forked child, which would otherwise keep it locked."""
 
     def close_file() -> None:
         found = lock()
@@ -103,7 +103,7 @@ def _closing_in_child(lock: "weakref.ref[WorkerLock]") -> Callable[[], None]:
 
 
 def _path(directory: str, name: object) -> str:
-    """The path of a holder's lock. An invalid name, from another program, gives a path without a file."""
+    """The path of a holder's lock file. For an invalid name, from another program, a path without a file."""
     good = (
         isinstance(name, str) and name.endswith(_SUFFIX) and name.isascii() and name.isprintable() and "/" not in name
     )
@@ -191,9 +191,9 @@ _SILENT_BEATS = 8
 class OverdueClaims:
     """Releases jobs that a living but silent worker has held longer than their `rerun_after` allows.
 
-    A claim ends only if its holder is also silent, because the wall clock may jump; a responding worker ends the run
-    itself. Silence is counted in checks by this worker, so that time during which this worker is stopped, with its
-    machine or by a locked file, doesn't count.
+    A claim ends only if its holder is also silent, because a jump of the wall clock would otherwise end all claims. A
+    worker that responds ends its run itself. Silence is counted in this worker's checks, so time in which this worker
+    is itself stopped doesn't count.
     """
 
     def __init__(self, store: Store, directory: str, holder: int) -> None:
@@ -226,7 +226,7 @@ class OverdueClaims:
 
 
 def _release_overdue(db: sqlite3.Connection, holder: int) -> int:
-    """Release jobs that this holder has had for too long. Each job records this like a death."""
+    """Release jobs that this holder has had for too long, and record that with each job, like a death."""
     overdue, values = "holder = ? and held_until < ?", (holder, time.time())
     db.execute(
         "update job set deaths = deaths || (select tag from holder where holder.id = job.holder) || char(10)"

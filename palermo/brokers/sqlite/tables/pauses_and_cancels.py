@@ -40,6 +40,6 @@ def restore_marks(db: sqlite3.Connection, marks: Iterable[tuple[object, ...]]) -
 
 
 def cancelled_by(db: sqlite3.Connection, exchange: str, message: Message) -> str | None:
-    """The user who cancelled this job; None if it isn't cancelled, or was enqueued after that."""
+    """The user who cancelled this job; None without a mark that applies to it."""
     rows = db.execute("select state from cancel where exchange = ? and name = ?", (exchange, message.id)).fetchall()
     return pauses_and_cancels.cancelled_by(rows[0][0], message) if rows else None

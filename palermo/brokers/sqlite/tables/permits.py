@@ -33,7 +33,7 @@ def delete_jobs(db: sqlite3.Connection, condition: str, values: tuple[Any, ...])
 
 
 def count_permits(db: sqlite3.Connection, exchange: str, keys: Iterable[Any]) -> list[tuple[int, int, int]]:
-    """For each limited key, the numbers of jobs that run with a permit, have one and are queued, and wait for one."""
+    """For each limited key, the numbers of jobs that run with a permit, are queued with one, and wait for one."""
     query = (
         "select count(*) filter (where holder is not null), count(*) filter (where holder is null),"
         " (select count(*) from later where permit = :it) from job where permit = :it"
