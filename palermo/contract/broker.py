@@ -100,8 +100,8 @@ class Overview(Struct, frozen=True, kw_only=True):
     ) -> "Overview":
         """Build the overview from the number of waiting jobs by queue.
 
-        A paused queue is listed even if it doesn't exist. `selections` has the different selections of the answering
-        workers and how many workers have each, which is faster with many workers.
+        A paused queue is listed even if it doesn't exist. `selections` has each selection of the answering workers
+        once, with the number of workers, which is faster with many workers.
         """
         served = Counter[str]()
         for selection, count in selections:
@@ -235,9 +235,9 @@ class KeyPage(Struct, frozen=True, kw_only=True):
 class UniqueKeys(Protocol):
     """The part of a broker that decides about the keys of unique jobs, `Broker.keys`.
 
-    One place decides about all requests for a key, so they have an order: the leader, or the transaction that stores
-    the job. The rules are in palermo/core/unique_rules.py. A worker runs a job with a key only after Consumer.admit.
-    All methods raise BrokerUnavailable.
+    One place decides about all requests for a key: the leader, or the transaction that stores the job. So the requests
+    have an order. The rules are in palermo/core/unique_rules.py. A worker runs a job with a key only after
+    Consumer.admit. All methods raise BrokerUnavailable.
     """
 
     async def enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:

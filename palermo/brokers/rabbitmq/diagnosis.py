@@ -191,7 +191,7 @@ class Diagnosis:
         else:
             self._found.append(Finding.ok(f"queue {queue}", what))
 
-    async def _hold_priorities(self, name: str, waiting: int) -> bool:
+    async def _has_priorities(self, name: str, waiting: int) -> bool:
         """Whether one of the first jobs of a queue has a priority. The jobs are requeued, as by `browse`."""
         if not waiting:
             return False

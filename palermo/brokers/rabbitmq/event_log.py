@@ -62,7 +62,7 @@ class EventLog:
         self._connection = connection
         self._wiring = wiring
         self.wanted = session.keep_events
-        #: Whether this session has found the stream bound to the gateway.
+        #: Whether the stream is bound to the gateway, as far as this session knows.
         self._bound = session.keep_events
         self._stream = Stream(
             internal(session.exchange, "events"),

@@ -31,7 +31,7 @@ _CREDIT, _ACK_EVERY = 100, 25
 #: segment in bytes.
 _SEGMENTS, _SMALLEST_SEGMENT, _LARGEST_SEGMENT = 16, 1024**2, 64 * 1024**2
 
-#: Number of batches, the newest, that `examine` reads.
+#: Number of newest batches that `examine` reads.
 _EXAMINED = 1_000
 
 

@@ -157,7 +157,7 @@ class RedisConsumer(StepConsumer):
         answer = working.result()
         del self._done[:deleting]
         if answer[0] == b"gone" or answer[1] < deleting:
-            self._lose(self._store.taken_for_dead())
+            self._lose(self._store.lease_expired())
         elif answer[0] == b"old":
             self._begin(self._read_queues(), self._work_soon)
         else:
@@ -216,7 +216,7 @@ class RedisConsumer(StepConsumer):
 
     def _check_gone(self, answer: Sequence[bytes]) -> None:
         if answer and answer[0] == b"gone":
-            self._lose(self._store.taken_for_dead())
+            self._lose(self._store.lease_expired())
             self._check()
 
     async def _release(self, claim: Claim) -> None:

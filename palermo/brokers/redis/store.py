@@ -424,7 +424,7 @@ class Store(StepStore):
         """The error of a call after `close`."""
         return BrokerUnavailable(f"the session with Redis at {self.server} is closed. Open another.")
 
-    def taken_for_dead(self) -> BrokerUnavailable:
+    def lease_expired(self) -> BrokerUnavailable:
         """The error for a worker whose lease has expired."""
         return BrokerUnavailable(f"Redis at {self.server}: another process considered this worker dead.")
 

@@ -71,6 +71,6 @@ class RedisHeartbeat(Heartbeat):
 
     async def beat(self, report: str) -> bool:
         if not await self._store.run("worker", "beat", self._holder, LEASE, report):
-            raise self._store.taken_for_dead()
+            raise self._store.lease_expired()
         self._beats += 1
         return self._beats % _LOOK_EVERY == 0

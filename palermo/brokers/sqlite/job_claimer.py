@@ -24,7 +24,7 @@ def _next_job_query(numbers: list[int]) -> tuple[str, tuple[int, ...]]:
 
 @cache
 def _first_job(queues: int) -> str:
-    """SQL for the next job, in the first of this number of queues that has one.
+    """SQL for the next job in the first queue that has one; `queues` is the number of queues.
 
     coalesce evaluates only as many queues as necessary.
     """

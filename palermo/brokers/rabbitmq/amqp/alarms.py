@@ -61,7 +61,7 @@ def unconfirmed(connection: Connection, what: str, timeout: float) -> BrokerUnav
     return BrokerUnavailable(f"RabbitMQ at {connection.where} did not confirm {what} within {timeout:g} s: {why}")
 
 
-def say_blocked(what: str) -> None:
+def log_blocked(what: str) -> None:
     """Log that a worker waits for the end of an alarm."""
     log.warning("waiting to store %s until the broker's memory or disk alarm ends", what)
 
@@ -81,7 +81,7 @@ async def confirmed(
         if sent.done():
             return
         if patient and connection.blocked:
-            say_blocked(what)
+            log_blocked(what)
             alarm = loop.call_later(timeout, overdue)
         else:
             sent.set_exception(unconfirmed(connection, what, timeout))

@@ -115,7 +115,7 @@ class Stream:
         async with self._making:
             connection = (await self._publisher()).channel.connection
             while not await self.exists(connection):
-                if not await uninterrupted(self._make_alone(connection)):
+                if not await uninterrupted(self._make_if_first(connection)):
                     await asyncio.sleep(_LOOK_EVERY)
 
     async def exists(self, connection: Connection) -> bool:
@@ -147,7 +147,7 @@ class Stream:
             elif fault is None:
                 return False
             else:
-                self._bear(fault)
+                self._record_down(fault)
                 await uninterrupted(self._replace(connection, following))
                 await asyncio.sleep(_LOOK_EVERY)
 
@@ -166,7 +166,7 @@ class Stream:
             await asyncio.sleep(_LOOK_EVERY)
         return found
 
-    def _bear(self, fault: BrokerUnavailable) -> None:
+    def _record_down(self, fault: BrokerUnavailable) -> None:
         """Record that the stream is down.
 
         Raises `fault`, unless the stream has been down for so long that it may be broken.
@@ -192,7 +192,7 @@ class Stream:
                 else:
                     log.error("stream is broken, its records are lost stream=%s next=%s", broken, following)
 
-    async def _make_alone(self, connection: Connection) -> bool:
+    async def _make_if_first(self, connection: Connection) -> bool:
         """Create the stream, unless another session is doing that. Returns whether this one did."""
         async with self._mark.held(connection, patience=0) as held:
             if held and not (await connection.probe(self.name)).exists:

@@ -62,7 +62,7 @@ class FailedOffsets:
         copies[key] = (*copies.get(key, ()), offset)
 
     def removed(self, queue: str, key: str) -> None:
-        """Record that a copy was removed, the first if there are several."""
+        """Record that a copy was removed. Of several copies, the first one counts as removed."""
         copies = self._there.get(queue, {})
         offsets = copies.pop(key, ())
         if len(offsets) > 1:
@@ -256,7 +256,7 @@ class FailedLog:
             most = _ENTRIES + _PER_MESSAGE * await reader.count()
             known = await self.known(reader.connection, queue, most=most)
 
-        def is_strange(message: Message) -> bool:
+        def is_unlogged(message: Message) -> bool:
             """Whether the log has no entry for this copy. Each entry counts for one copy."""
             assert known is not None
             key = key_of(message)
@@ -267,7 +267,7 @@ class FailedLog:
             await self.removed(queue, [key_of(one) for one in gone])
             if known is not None:
                 known.subtract(map(key_of, gone))
-                await self.stored(queue, [one for one in kept if is_strange(one)])
+                await self.stored(queue, [one for one in kept if is_unlogged(one)])
 
         swept = await sweep(reader, queue, decide, publish, progress, witness, gate, ids=ids)
         if known is not None and swept.seen == swept.total:

@@ -153,7 +153,7 @@ class Reader:
         only_look: bool = False,
         max_body: int | None = None,
     ) -> None:
-        """`name` is the AMQP queue's name, unless it is a job queue's. With `only_look` no message may be settled.
+        """For a queue that isn't a job queue, `name` is its AMQP name. With `only_look` no message may be settled.
 
         With `max_body` a longer body is cut to one byte more. Such a message is only for display. A reader of failed
         jobs waits for other readers, because their messages belong to the queue. In other queues readers can't be

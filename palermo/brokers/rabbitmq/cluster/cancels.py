@@ -38,7 +38,7 @@ class Mark(Struct, frozen=True):
     #: The second in which the cancelled job was enqueued, by a clock that is ahead; the mark applies to it too.
     created_at: int | None = None
 
-    def means(self, message: Message) -> bool:
+    def applies_to(self, message: Message) -> bool:
         """Whether the message is the cancelled job, rather than a later one with its id."""
         if message.created_at is None:
             return True
@@ -79,7 +79,7 @@ class Cancels:
     def find(self, message: Message) -> Mark | None:
         """The mark that applies to this message; None if it is not cancelled."""
         mark = self.marks.get(message.id)
-        return mark if mark is not None and mark.means(message) else None
+        return mark if mark is not None and mark.applies_to(message) else None
 
 
 def _cancel(ids: list[str], at: int, by: str, created_at: int | None) -> Record:

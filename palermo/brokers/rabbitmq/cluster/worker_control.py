@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.alarms import no_asking
+from palermo.brokers.rabbitmq.amqp.alarms import no_permission_to_ask
 from palermo.brokers.rabbitmq.amqp.connection import STORED_WITHIN, Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, read_object, write_record
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
@@ -270,7 +270,7 @@ class WorkerReports:
             of=self._answered,
         )
         control = internal(self._exchange, "control")
-        self.trouble = None if reports.may_ask else no_asking(self._connection, control)
+        self.trouble = None if reports.may_ask else no_permission_to_ask(self._connection, control)
         self._silent = reports.missing or 0
         self._answered = frozenset(inbox for inbox, _ in reports.answers if inbox)
         return reports

@@ -136,7 +136,7 @@ class RabbitmqConsumer:
             delivery = self._steering.checked(await self._source.slots[slot - 1].receive(offer))
             self._unsettled[slot] = delivery
             if _is_early(delivery):
-                await self._put_off(delivery)
+                await self._schedule_early(delivery)
                 continue
             self._run_log.watch()
             if not delivery.redelivered or delivery.cancelled:
@@ -364,7 +364,7 @@ class RabbitmqConsumer:
         await quietly(self._run_log.close())
         await quietly(self._worker_control.end())
 
-    async def _put_off(self, delivery: Delivery) -> None:
+    async def _schedule_early(self, delivery: Delivery) -> None:
         """Store another program's early job as a delayed one. If cancelled, finishes first."""
         work = asyncio.ensure_future(self._move_early(delivery))
         try:

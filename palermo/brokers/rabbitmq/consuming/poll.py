@@ -276,7 +276,7 @@ class PollSource:
         return True
 
     def _on_deleted(self, queue: str) -> None:
-        self.served.unlearn(queue)
+        self.served.forget_kind(queue)
         self._ranking.found_full((queue,))
         self._wake_one()
 

@@ -107,7 +107,7 @@ class ServedQueues:
         self._rank()
 
     def _try_again(self, queue: str) -> None:
-        self.unlearn(queue)
+        self.forget_kind(queue)
         self._rank()
 
     def pause(self, queues: PausedQueues) -> None:
@@ -116,11 +116,11 @@ class ServedQueues:
             for queue in list(self._kinds):
                 if queue in self._paused and queue not in queues:
                     # It may have been migrated during the pause.
-                    self.unlearn(queue)
+                    self.forget_kind(queue)
             self._paused = queues
             self._rank()
 
-    def unlearn(self, queue: str) -> None:
+    def forget_kind(self, queue: str) -> None:
         """Forget the queue's type, so that it is queried again."""
         self._declarer.forget(queue)
         if queue in self._kinds:

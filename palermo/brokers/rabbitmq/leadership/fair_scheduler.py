@@ -175,7 +175,7 @@ class FairScheduler(Work):
                 return await self.tenants(queue)
             case operations.ListTenantNames(queue):
                 return await self.names(queue)
-            case operations.GiveBackTenantJobs(queue, still):
+            case operations.RequeueTenantJobs(queue, still):
                 return await self.requeue(queue, stopped=still)
             case operations.HasTenantJobs(queue, tenant):
                 return await self.has(TenantQueue(queue, tenant))

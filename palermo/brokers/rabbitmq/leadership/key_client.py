@@ -248,7 +248,7 @@ class RabbitmqKeys:
                 continue
             tenants = {one.tenant for one in left.values() if one.queue == queue and one.tenant}
             if tenants:
-                await self._ask(operations.GiveBackTenantJobs(queue))
+                await self._ask(operations.RequeueTenantJobs(queue))
             # A job that is moved in the meantime is in its job queue by the time that queue is read.
             places = [tenant_queue_name(self._exchange, TenantQueue(queue, tenant)) for tenant in sorted(tenants)]
             for place in [*places, name]:

@@ -348,7 +348,7 @@ class ListTenantNames(TenantOperation[list[str]], frozen=True):
     queue: str
 
 
-class GiveBackTenantJobs(TenantOperation[None], frozen=True):
+class RequeueTenantJobs(TenantOperation[None], frozen=True):
     """Requeue the jobs of the queue's tenants that the leader holds."""
 
     queue: str

@@ -113,9 +113,8 @@ class TenantClient:
     async def _alone(self, reader: Reader, queue: str, only: str | None = None) -> AsyncIterator[None]:
         """Include the queues of all tenants, or of `only` one, in the reader.
 
-        In the meantime no such queue is deleted, and the leader neither holds nor moves their jobs. Otherwise the job
-        queue would seem to have room while the reader holds its jobs, and the leader would move jobs there that the
-        reader would miss.
+        In the meantime no such queue is deleted, and the leader neither holds nor moves their jobs. The reader would
+        miss jobs that are moved to the job queue, which seems empty while the reader holds its jobs.
         """
         if not await self.names(queue):
             yield
@@ -123,7 +122,7 @@ class TenantClient:
         async with self._mutex.shared(reader.connection, patience=LONG_PATIENCE) as alone:
             if not alone:
                 raise BrokerUnavailable("another process is reading the queues of tenants. Try again.")
-            await self._leader_client.ask(operations.GiveBackTenantJobs(queue, still=True))
+            await self._leader_client.ask(operations.RequeueTenantJobs(queue, still=True))
             names = [name for name in await self.names(queue) if only in (None, name)]
             reader.add(tenant_queue_name(self._exchange, TenantQueue(queue, name)) for name in names)
             yield

@@ -152,7 +152,7 @@ class Declarer:
         self.kinds: dict[str, str] = {}
         #: The queues that get priorities if they are created.
         self._prioritized = set(session.prioritized)
-        #: Queues known to have priorities, and those that `mind` has checked.
+        #: Queues known to have priorities, and those that `warn_of_priority` has checked.
         self._with_priorities: set[str] = set()
         self._without: set[str] = set()
         self._foreign: set[str] = set()
@@ -184,7 +184,7 @@ class Declarer:
                     self.forget(queue)
         return await self.ensure(queue)
 
-    def mind(self, queue: str) -> None:
+    def warn_of_priority(self, queue: str) -> None:
         """Log once if a job's priority has little or no effect in this existing queue."""
         kind = self.kinds.get(queue)
         if kind is None or queue in self._with_priorities or queue in self._without:
@@ -219,7 +219,7 @@ class Declarer:
                 self.kinds[queue] = kind
                 self._asked[queue] = asyncio.get_running_loop().time()
                 if queue in self._prioritized and not is_failed(queue) and not self._wiring.is_group(queue):
-                    self.mind(queue)
+                    self.warn_of_priority(queue)
             return self.kinds[queue]
 
     async def _make(self, queue: str) -> str:
@@ -255,14 +255,14 @@ class Declarer:
                 await self._make_exchange()
                 # A queue or the exchange was deleted, or isn't accessible; `ensure` finds out which.
                 with suppress(NotFound, BrokerRefused):
-                    self.kinds |= dict.fromkeys(await self._declare_those_there(plain), self._kind)
+                    self.kinds |= dict.fromkeys(await self._declare_existing(plain), self._kind)
         return {queue: self.kinds[queue] for queue in wanted if queue in self.kinds}
 
     def _is_plain(self, queue: str) -> bool:
         """Whether the queue is declared with the most common arguments."""
         return queue not in self._prioritized and not self._wiring.is_group(queue)
 
-    async def _declare_those_there(self, queues: Iterable[str]) -> list[str]:
+    async def _declare_existing(self, queues: Iterable[str]) -> list[str]:
         """Declare and bind the existing queues among these. Returns those with our arguments."""
         named = {amqp_queue(self._exchange, queue): queue for queue in queues}
         probes = await probe_all(self._connection, named)

@@ -51,7 +51,8 @@ class TenantQueue(NamedTuple):
     def of(cls, message: Message) -> "TenantQueue | None":
         """The tenant's queue where the message waits first; None if it waits in the job queue.
 
-        That is so for a message without a tenant, and after its tenant's turn, if a rate limit then postponed it.
+        A message without a tenant waits in the job queue. So does one that a rate limit has postponed after its
+        tenant's turn.
         """
         return cls(message.queue, message.tenant) if message.tenant and not has_reservation(message) else None
 

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.alarms import confirmed, say_blocked, unconfirmed
+from palermo.brokers.rabbitmq.amqp.alarms import confirmed, log_blocked, unconfirmed
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import written
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher, PublishFuture, RecordQueue, unfit
@@ -177,7 +177,7 @@ class Outbox:
         await confirmed(future, self._connection, f"job {message.id}", self._session.timeout, patient=patient)
 
     async def _alarm_over(self, message: Message) -> None:
-        say_blocked(f"job {message.id}")
+        log_blocked(f"job {message.id}")
         while self._connection.blocked and self._connection.error is None:  # noqa: ASYNC110 - seldom, and pika has no event for it
             await asyncio.sleep(LOOK_EVERY)
 
@@ -187,7 +187,7 @@ class Outbox:
     def _post(self, publisher: Publisher, message: Message, place: Place, ended: OnPublished) -> bool:
         """See Publisher.post. Raises ValueError or struct.error for a message that can't be encoded."""
         if message.properties and message.priority and isinstance(place, str) and not is_failed(place):
-            self.declarer.mind(place)
+            self.declarer.warn_of_priority(place)
         properties = written(message, publisher.room)
         return publisher.post(*self.destinations.route(place), properties, message.body, ended, message.id)
 

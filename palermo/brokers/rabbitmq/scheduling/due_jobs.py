@@ -180,10 +180,10 @@ class DueJobs:
         if self._heap[0] is held:
             self._set_timer()
 
-    def take(self, means: Callable[[Message], bool]) -> list[HeldJob]:
+    def take(self, matches: Callable[[Message], bool]) -> list[HeldJob]:
         """Remove and return the matching jobs, so that they aren't published. The caller settles them."""
         self._ring()
-        taken = [held for held in self._heap if self._is_there(held) and means(held.message)]
+        taken = [held for held in self._heap if self._is_there(held) and matches(held.message)]
         for held in taken:
             held.removed = True
         return sorted(taken)

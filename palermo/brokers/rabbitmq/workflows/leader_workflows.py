@@ -141,7 +141,7 @@ class LedgerStore:
             if not is_part:
                 self._due.put(name, None if packed is None else packed.due)
 
-    def strays(self) -> dict[str, Packed | None]:
+    def orphans(self) -> dict[str, Packed | None]:
         """The parts of missing workflows, mapped to None. A leader died before it stored the workflow."""
         return {name: None for id, names in self._parts.items() if id not in self.all for name in names}
 
@@ -244,9 +244,9 @@ class LeaderWorkflows:
         states, reports = await self._ledger.open()
         self._reports = [*reports, *self._reports]
         self._store.load(states)
-        if strays := self._store.strays():
-            await self._ledger.commit(strays)
-            self._store.load({name: packed for name, packed in states.items() if name not in strays})
+        if orphans := self._store.orphans():
+            await self._ledger.commit(orphans)
+            self._store.load({name: packed for name, packed in states.items() if name not in orphans})
 
     async def _take_reports(self) -> None:
         """Handle the ends that workers have written. The ends of one workflow are handled together, in few commits.

@@ -145,7 +145,7 @@ local make = {
   declare = function(queue)
     declare(queue)
   end,
-  -- Mark jobs as cancelled. Only the newest marks are kept, since some jobs never arrive.
+  -- Mark jobs as cancelled. Only the newest marks are kept, because a job that never arrives never removes its mark.
   cancel = function(mark, most, ids)
     for _, id in ipairs(ids) do
       call('HSET', key('cancels'), id, mark)

@@ -72,13 +72,13 @@ def _where(db: sqlite3.Connection, exchange: str, chosen: ScheduledFilter) -> tu
         return condition, tuple(values)
     wanted = chosen.retries
 
-    def means(id: str, queue: str, job: str, headers: object) -> bool:
+    def matches(id: str, queue: str, job: str, headers: object) -> bool:
         if wanted is not None and wanted is not _has_failed(headers):
             return False
         return unasked.matches(Message(id=id, queue=queue, job=job))
 
-    db.create_function("means", 4, means, deterministic=True)
-    return f"{condition} and means(message_id, queue, job, headers)", tuple(values)
+    db.create_function("matches", 4, matches, deterministic=True)
+    return f"{condition} and matches(message_id, queue, job, headers)", tuple(values)
 
 
 def _has_failed(headers: object) -> bool:
