@@ -27,7 +27,7 @@ class Account:
         records = arena.records
         offset = time.time() - time.monotonic()
         cuts = lost_lines(arena.names, arena.logs, monotonic=offset)
-        reasons = Reasons([*records.harms, *cuts], arena.names, arena.logs)
+        reasons = Reasons([*records.faults, *cuts], arena.names, arena.logs)
         listing = arena.rig.inspector.failed.list(limit=1_000_000)
         failed = _by_job(listing)
         ran = {file: runs(arena.rig.lines(file)) for file in ("runs", "ticks", "foreign", "hostile")}
@@ -40,7 +40,7 @@ class Account:
             f"{len(records.orders):,} jobs: {table(kinds)}",
             f"{sum(bool(order.id) for order in records.orders):,} confirmed, {self.ledger.refused:,} refused,"
             f" {self.ledger.uncertain:,} not confirmed, {self.ledger.deleted:,} gone with a queue that was deleted",
-            f"faults: {table(Counter(harm.kind for harm in records.harms))};"
+            f"faults: {table(Counter(fault.kind for fault in records.faults))};"
             f" workers lost their lines {len(cuts):,} times",
         ]
         if UNIQUE in arena.parts:

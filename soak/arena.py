@@ -122,7 +122,7 @@ class Arena:
     def logs(self) -> dict[int, str]:
         return {pid: worker.log for pid, worker in self.past.items()}
 
-    def said_of(self, wrongs: Iterable[str]) -> list[str]:
+    def log_lines_about(self, wrongs: Iterable[str]) -> list[str]:
         """Return the lines in workers' logs about the jobs that these texts mention."""
         ids = {id for wrong in wrongs for id in _IDS.findall(wrong)}
         return [

@@ -111,7 +111,9 @@ class Ticks:
 
     def _fell(self, kind: str, tick: int) -> bool:
         due = self._monotonic(tick)
-        return any(harm.kind == kind and due <= harm.until and harm.at <= due + LATE for harm in self._reasons.harms)
+        return any(
+            fault.kind == kind and due <= fault.until and fault.at <= due + LATE for fault in self._reasons.faults
+        )
 
 
 def _tick(row: Mapping[str, Any]) -> int:

@@ -13,7 +13,7 @@ from palermo.errors import BrokerError
 from palermo.inspector.inspector import Inspector
 from soak.arena import Arena
 from soak.parts import EXCLUSIVE, MALFORMED, REFUSALS, REMADE
-from soak.records import Harm
+from soak.records import Fault
 from soak.traffic import QUEUES, REMADE_QUEUE
 from tests.chaos.junk import RECORDS
 from tests.harness.processes import children
@@ -88,7 +88,7 @@ class Faults:
         if REFUSALS in arena.parts:
             self._limit(FULL, ROOM)
 
-    def deal(self, seconds: float) -> None:
+    def inject(self, seconds: float) -> None:
         """Cause faults for this number of seconds."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -227,8 +227,8 @@ class Faults:
             ' <<"0">>, <<"queues">>, <<"soak">>)'
             for name in names
         ]
-        said = self._arena.node.ctl("eval", f"[{', '.join(calls)}].")
-        assert "error" not in said, said
+        output = self._arena.node.ctl("eval", f"[{', '.join(calls)}].")
+        assert "error" not in output, output
         # A node up to 4.2 that is killed earlier still has the old policy, and drops messages above its limit.
         self._written = time.monotonic() + WRITTEN
 
@@ -292,7 +292,7 @@ class Faults:
         queues: Iterable[str] = (),
         jobs: int = 0,
     ) -> None:
-        harm = Harm(
+        fault = Fault(
             kind=kind,
             at=at,
             until=time.monotonic(),
@@ -302,4 +302,4 @@ class Faults:
             queues=frozenset(queues),
             jobs=jobs,
         )
-        self._arena.records.harms.append(harm)
+        self._arena.records.faults.append(fault)

@@ -26,7 +26,7 @@ class Ledger:
         self._by_number: defaultdict[int, list[Run]] = defaultdict(list)
         for run in runs:
             self._by_number[run.number].append(run)
-        self._deleted = {harm: harm.jobs + TAKEN for harm in reasons.harms if harm.kind == "queue remade"}
+        self._deleted = {fault: fault.jobs + TAKEN for fault in reasons.faults if fault.kind == "queue remade"}
         #: How often jobs ran again, by reason.
         self.duplicates: Counter[str] = Counter()
         #: The failed jobs by class of error.
@@ -75,12 +75,12 @@ class Ledger:
         """Whether the job may have been lost with its queue. The broker reported how many were, and workers held
         some.
         """
-        for harm, left in self._deleted.items():
-            if order.queue in harm.queues and order.began <= harm.until:
+        for fault, left in self._deleted.items():
+            if order.queue in fault.queues and order.began <= fault.until:
                 # Jobs on their way to the queue were not counted.
-                counted = order.ended < harm.at
+                counted = order.ended < fault.at
                 if left or not counted:
-                    self._deleted[harm] -= counted
+                    self._deleted[fault] -= counted
                     self.deleted += 1
                     return True
         return False
@@ -100,7 +100,7 @@ class Ledger:
                 killed = self._reasons.crashed(ran, pid_of(row["worker"]))
                 return "" if killed else "crashed although nobody killed its process"
             case "palermo.errors.WorkerDied":
-                killed_workers = {harm.parent for harm in self._reasons.harms if harm.kind == "parent"}
+                killed_workers = {fault.parent for fault in self._reasons.faults if fault.kind == "parent"}
                 accused = {int(pid) for pid in PIDS.findall(row["error"]["message"])}
                 guilty = len(accused) >= 3 and accused <= killed_workers
                 return "" if guilty else "given up for workers that nobody killed"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from soak.records import Harm, Order, Run
+from soak.records import Fault, Order, Run
 from soak.traffic import PUBLISH
 
 #: Seconds that a worker and its broker may need to settle a finished job on a busy machine.
@@ -39,8 +39,8 @@ MOVED = ("tenant", "delayed")
 class Reasons:
     """Finds the reasons for repeated runs from faults and from workers' names and logs, by the parent's pid."""
 
-    def __init__(self, harms: Sequence[Harm], names: Mapping[int, str], logs: Mapping[int, str]) -> None:
-        self.harms = harms
+    def __init__(self, faults: Sequence[Fault], names: Mapping[int, str], logs: Mapping[int, str]) -> None:
+        self.faults = faults
         self._names = names
         self._dropped = {pid: set(_DROPPED.findall(log)) for pid, log in logs.items()}
         self._again = {pid: {a or b for a, b in _AGAIN.findall(log)} for pid, log in logs.items()}
@@ -61,7 +61,7 @@ class Reasons:
         if second.id in self._dropped[second.parent]:
             return "delivered first to a worker whose line was lost, as the log says"
         # RabbitMQ has given up a silent worker and requeued the job, and the worker hasn't noticed yet.
-        if any(harm.at <= first.began and second.began <= harm.until for harm in self._cuts(second)):
+        if any(fault.at <= first.began and second.began <= fault.until for fault in self._cuts(second)):
             return "delivered first to a worker whose line was silent then"
         if self._tried_before(second, first.began):
             return "tried again by a worker that had it before, and whose line was lost"
@@ -69,39 +69,40 @@ class Reasons:
 
     def _tried_before(self, run: Run, before: float) -> bool:
         """Whether this worker lost its connection, and retries a run that was killed before it was recorded."""
-        lost = any(harm.at <= run.began and harm.until >= before - SILENT for harm in self._cuts(run))
+        lost = any(fault.at <= run.began and fault.until >= before - SILENT for fault in self._cuts(run))
         return lost and run.id in self._again[run.parent]
 
     def published_twice(self, order: Order) -> bool:
         """Whether the connection was lost, or silent for half of the publish timeout, during the enqueue."""
         return order.ended - order.began >= PUBLISH / 2 or any(
-            "publishers" in harm.links and harm.at <= order.ended and harm.until >= order.began for harm in self.harms
+            "publishers" in fault.links and fault.at <= order.ended and fault.until >= order.began
+            for fault in self.faults
         )
 
     def unsettled(self, run: Run, until: float) -> str:
         """Why a run may not have been settled when another started at `until`, or "" if it must have been."""
         # After losing its connection, a worker no longer has the job to itself.
         cuts = self._cuts(run)
-        shared = any(harm.at <= until and harm.until >= run.began for harm in cuts)
-        for harm in self.harms:
-            mine = harm.kind == "parent" and harm.parent == run.parent
-            if mine and _during(run, harm) and (harm.at <= until or shared):
+        shared = any(fault.at <= until and fault.until >= run.began for fault in cuts)
+        for fault in self.faults:
+            mine = fault.kind == "parent" and fault.parent == run.parent
+            if mine and _during(run, fault) and (fault.at <= until or shared):
                 return "parent killed"
-            if harm.kind in CHILDREN and _under(run, harm) and run.id in self._again[run.parent]:
+            if fault.kind in CHILDREN and _under(run, fault) and run.id in self._again[run.parent]:
                 return "child of a shared pool killed"
         if run.id in self._dropped[run.parent]:
             return "result dropped, as the log says"
         ended = self._ended(run)
-        for harm in cuts:
-            if ended is not None and harm.at - SETTLING <= ended <= harm.until + SETTLING:
+        for fault in cuts:
+            if ended is not None and fault.at - SETTLING <= ended <= fault.until + SETTLING:
                 return "acknowledgement lost with the connection"
-            if ended is not None and ended < harm.at <= until and self._alarmed(ended, harm.at):
+            if ended is not None and ended < fault.at <= until and self._alarmed(ended, fault.at):
                 return "acknowledgement not read during an alarm, and lost with the connection after it"
         return ""
 
     def _ended(self, run: Run) -> float | None:
         """Return when the worker had a result to settle: when the run ended, or its process was killed."""
-        kills = (harm.until for harm in self.harms if harm.kind in CHILDREN and _under(run, harm))
+        kills = (fault.until for fault in self.faults if fault.kind in CHILDREN and _under(run, fault))
         return next(kills, None) if run.ended is None else run.ended
 
     def _alarmed(self, ended: float, lost: float) -> bool:
@@ -110,42 +111,42 @@ class Reasons:
         During an alarm, RabbitMQ doesn't read from connections that have published, not even acknowledgements.
         """
         return any(
-            harm.kind == "alarm" and harm.at <= ended + SETTLING and harm.until >= lost - SETTLING
-            for harm in self.harms
+            fault.kind == "alarm" and fault.at <= ended + SETTLING and fault.until >= lost - SETTLING
+            for fault in self.faults
         )
 
     def two_at_once(self, first: Run, second: Run) -> str:
         """Why a second job with the same key started during the first run, or "" without a valid reason."""
-        if any(harm.at <= second.began and harm.until + SETTLING >= first.began for harm in self._cuts(first)):
+        if any(fault.at <= second.began and fault.until + SETTLING >= first.began for fault in self._cuts(first)):
             return "line of the first lost"
-        kills = [harm for harm in self.harms if harm.kind == "parent" and harm.parent == first.parent]
-        if any(harm.at <= second.began <= harm.until + LINGERING for harm in kills):
+        kills = [fault for fault in self.faults if fault.kind == "parent" and fault.parent == first.parent]
+        if any(fault.at <= second.began <= fault.until + LINGERING for fault in kills):
             return "parent of the first killed"
         return ""
 
     def dead(self, run: Run, by: float) -> bool:
         """Whether an unfinished run had been killed by then."""
-        kills = [harm for harm in self.harms if harm.parent == run.parent and harm.at <= by]
-        return any(harm.kind == "parent" or _under(run, harm) for harm in kills)
+        kills = [fault for fault in self.faults if fault.parent == run.parent and fault.at <= by]
+        return any(fault.kind == "parent" or _under(run, fault) for fault in kills)
 
     def leader_lost(self, since: float, until: float) -> bool:
         """Whether a worker that has led was killed or lost its connection in this period."""
         return any(
-            harm.at <= until
-            and harm.until >= since
+            fault.at <= until
+            and fault.until >= since
             and (
-                (harm.kind == "parent" and harm.parent in self._leaders)
-                or (harm.kind in LINKS and bool(self._lines_of_leaders & harm.links))
+                (fault.kind == "parent" and fault.parent in self._leaders)
+                or (fault.kind in LINKS and bool(self._lines_of_leaders & fault.links))
             )
-            for harm in self.harms
+            for fault in self.faults
         )
 
     def refused(self, queue: str, run: Run) -> bool:
         """Whether a queue refused messages when this run ended or was killed."""
         ended = run.began if run.ended is None else run.ended
         return any(
-            queue in harm.queues and harm.kind == "refusal" and harm.at - SETTLING <= ended <= harm.until + SETTLING
-            for harm in self.harms
+            queue in fault.queues and fault.kind == "refusal" and fault.at - SETTLING <= ended <= fault.until + SETTLING
+            for fault in self.faults
         )
 
     def failed_twice(self, began: float, ended: float) -> bool:
@@ -154,39 +155,39 @@ class Reasons:
         The broker may then deliver it to another worker although it is already in `failed`.
         """
         return any(
-            harm.kind in ("parent", *CHILDREN, *LINKS) and harm.until >= began and harm.at <= ended + FAILING
-            for harm in self.harms
+            fault.kind in ("parent", *CHILDREN, *LINKS) and fault.until >= began and fault.at <= ended + FAILING
+            for fault in self.faults
         )
 
     def crashed(self, ran: Sequence[Run], parent: int) -> bool:
         """Whether a process of this worker was killed during one of these runs of a job."""
         mine = [run for run in ran if run.parent == parent]
-        kills = [harm for harm in self.harms if harm.kind in CHILDREN and harm.parent == parent]
+        kills = [fault for fault in self.faults if fault.kind in CHILDREN and fault.parent == parent]
         if not mine:  # killed before it could record the start
             return bool(kills)
         return any(_under(run, kill) for run in mine for kill in kills) or bool(kills and self._again[parent])
 
-    def _cuts(self, run: Run) -> list[Harm]:
+    def _cuts(self, run: Run) -> list[Fault]:
         name = self._names[run.parent]
-        return [harm for harm in self.harms if harm.kind in LINKS and name in harm.links]
+        return [fault for fault in self.faults if fault.kind in LINKS and name in fault.links]
 
 
-def lost_lines(names: Mapping[int, str], logs: Mapping[int, str], *, monotonic: float) -> list[Harm]:
+def lost_lines(names: Mapping[int, str], logs: Mapping[int, str], *, monotonic: float) -> list[Fault]:
     """Return the lost connections that the workers logged. `monotonic` is the difference between the wall clock and the
     monotonic clock.
     """
     found = []
     for pid, log in logs.items():
-        for said in _LOST.findall(log):
-            at = datetime.fromisoformat(said).timestamp() - monotonic
-            found.append(Harm(kind="cut", at=at - SILENT, until=at, links=frozenset({names[pid]})))
+        for logged_at in _LOST.findall(log):
+            at = datetime.fromisoformat(logged_at).timestamp() - monotonic
+            found.append(Fault(kind="cut", at=at - SILENT, until=at, links=frozenset({names[pid]})))
     return found
 
 
-def _during(run: Run, kill: Harm) -> bool:
+def _during(run: Run, kill: Fault) -> bool:
     """Whether the run was not settled at the time of this kill."""
     return kill.until + LINGERING >= run.began and (run.ended is None or run.ended + SETTLING >= kill.at)
 
 
-def _under(run: Run, kill: Harm) -> bool:
+def _under(run: Run, kill: Fault) -> bool:
     return kill.process in (run.process, run.template) and _during(run, kill)

@@ -10,7 +10,7 @@ PIDS = re.compile(r"pid:(\d+)@")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Harm:
+class Fault:
     """A fault, with times by the monotonic clock."""
 
     kind: str
@@ -119,7 +119,7 @@ class Records:
         self.orders: list[Order] = []
         self.answers: list[Answer] = []
         self.sent: list[Sent] = []
-        self.harms: list[Harm] = []
+        self.faults: list[Fault] = []
         #: Number of confirmed orders.
         self.stored = 0
         self._numbers = iter(range(1, 10**9))
@@ -146,4 +146,4 @@ class Records:
     @property
     def deleted(self) -> int:
         """Number of jobs in queues when they were deleted, as reported by the broker."""
-        return sum(harm.jobs for harm in list(self.harms))
+        return sum(fault.jobs for fault in list(self.faults))

@@ -31,9 +31,9 @@ def soak(
         began = time.monotonic()
         faults = Faults(arena)
         # By then, workers have led, lost their connections and read what others had left.
-        faults.deal(seconds / 3)
+        faults.inject(seconds / 3)
         before = arena.sizes
-        faults.deal(seconds * 2 / 3)
+        faults.inject(seconds * 2 / 3)
         faults.end(each_kind=seconds >= EACH_KIND)
         ended = time.monotonic()
         stuck = arena.finish(within=DRAIN)
@@ -42,7 +42,7 @@ def soak(
         account = Account(arena, stuck)
         wrongs = account.wrongs
         if wrongs:
-            wrongs += [*arena.said_of(wrongs), *map(str, arena.records.harms)]
+            wrongs += [*arena.log_lines_about(wrongs), *map(str, arena.records.faults)]
         codes = _stop(arena)
         logs = arena.logs
 

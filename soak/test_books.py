@@ -8,7 +8,7 @@ import pytest
 from soak.books import Keys, Messages, Ticks
 from soak.ledger import TAKEN, Ledger
 from soak.reasons import Reasons, lost_lines
-from soak.records import Answer, Harm, Order, Sent, runs
+from soak.records import Answer, Fault, Order, Sent, runs
 from soak.traffic import PUBLISH
 
 RAISES, GOOD = True, False
@@ -35,7 +35,7 @@ def row(number: int, error: str, message: str = "", *, by: int = 100) -> dict[st
 def audit(
     orders: list[Order],
     lines: list[str],
-    *harms: Harm,
+    *faults: Fault,
     failed: tuple[dict[str, Any], ...] = (),
     log: str = "",
 ) -> Ledger:
@@ -43,7 +43,7 @@ def audit(
         orders=orders,
         runs=runs(lines),
         failed=failed,
-        reasons=Reasons(harms, {100: "first", 200: "second"}, {100: log, 200: ""}),
+        reasons=Reasons(faults, {100: "first", 200: "second"}, {100: log, 200: ""}),
     )
 
 
@@ -75,15 +75,15 @@ def test_a_job_that_raised_must_be_in_failed_and_a_good_one_must_not() -> None:
 
 def test_a_second_run_needs_a_reason() -> None:
     lines = ran(1, by=100, began=1, ended=2) + ran(1, by=200, began=9, ended=9.5)
-    killed = Harm(kind="parent", at=1.5, until=1.6, parent=100)
-    another = Harm(kind="parent", at=1.5, until=1.6, parent=200)
-    cut = Harm(kind="cut", at=2.1, until=2.1, links=frozenset({"first"}))
-    later = Harm(kind="cut", at=8.0, until=8.0, links=frozenset({"first"}))
-    elsewhere = Harm(kind="cut", at=2.1, until=2.1, links=frozenset({"second"}))
+    killed = Fault(kind="parent", at=1.5, until=1.6, parent=100)
+    another = Fault(kind="parent", at=1.5, until=1.6, parent=200)
+    cut = Fault(kind="cut", at=2.1, until=2.1, links=frozenset({"first"}))
+    later = Fault(kind="cut", at=8.0, until=8.0, links=frozenset({"first"}))
+    elsewhere = Fault(kind="cut", at=2.1, until=2.1, links=frozenset({"second"}))
 
-    assert [audit([order(1)], lines, harm).wrongs for harm in (killed, cut)] == [[], []]
-    for harm in (another, later, elsewhere):
-        assert kinds(audit([order(1)], lines, harm)) == ["ran again for no reason"]
+    assert [audit([order(1)], lines, fault).wrongs for fault in (killed, cut)] == [[], []]
+    for fault in (another, later, elsewhere):
+        assert kinds(audit([order(1)], lines, fault)) == ["ran again for no reason"]
 
 
 def test_a_result_that_the_log_calls_dropped_is_a_reason() -> None:
@@ -105,9 +105,9 @@ def test_a_result_of_the_second_run_that_the_log_calls_dropped_is_a_reason() -> 
 
 def test_a_late_lost_acknowledgement_needs_an_alarm() -> None:
     lines = ran(1, by=100, began=1, ended=2) + ran(1, by=200, began=60, ended=61)
-    cut = Harm(kind="broker killed", at=50, until=55, links=frozenset({"first", "second"}))
-    alarm = Harm(kind="alarm", at=0.5, until=49)
-    earlier = Harm(kind="alarm", at=0.5, until=40)
+    cut = Fault(kind="broker killed", at=50, until=55, links=frozenset({"first", "second"}))
+    alarm = Fault(kind="alarm", at=0.5, until=49)
+    earlier = Fault(kind="alarm", at=0.5, until=40)
 
     assert kinds(audit([order(1)], lines, cut)) == ["ran again for no reason"]
     assert kinds(audit([order(1)], lines, cut, earlier)) == ["ran again for no reason"]
@@ -126,8 +126,8 @@ def test_a_worker_that_lost_its_line_may_try_again_beside_the_next_worker() -> N
 
 def test_a_worker_behind_a_silent_line_may_run_a_redelivered_job() -> None:
     lines = ran(1, by=200, began=1, ended=1.5) + ran(1, by=100, began=2, ended=2.1)
-    before = Harm(kind="stall", at=0.5, until=2.5, links=frozenset({"first"}))
-    since = Harm(kind="stall", at=1.2, until=2.5, links=frozenset({"first"}))
+    before = Fault(kind="stall", at=0.5, until=2.5, links=frozenset({"first"}))
+    since = Fault(kind="stall", at=1.2, until=2.5, links=frozenset({"first"}))
 
     assert audit([order(1)], lines, before).wrongs == []
     assert kinds(audit([order(1)], lines, since)) == ["ran again for no reason"]
@@ -135,11 +135,11 @@ def test_a_worker_behind_a_silent_line_may_run_a_redelivered_job() -> None:
 
 def test_a_line_that_a_worker_says_it_has_lost_is_a_reason() -> None:
     log = "1970-01-01T00:01:42.100Z WARNING connection lost broker='RabbitMQ' error='silent'\n"
-    harms = lost_lines({100: "first"}, {100: log}, monotonic=100.0)
+    faults = lost_lines({100: "first"}, {100: log}, monotonic=100.0)
     lines = ran(1, by=100, began=1, ended=2) + ran(1, by=200, began=9, ended=9.5)
 
-    assert [harm.until for harm in harms] == [pytest.approx(2.1)]
-    assert audit([order(1)], lines, *harms).wrongs == []
+    assert [fault.until for fault in faults] == [pytest.approx(2.1)]
+    assert audit([order(1)], lines, *faults).wrongs == []
 
 
 def test_a_job_whose_enqueue_took_half_its_time_may_be_there_twice() -> None:
@@ -151,12 +151,12 @@ def test_a_job_whose_enqueue_took_half_its_time_may_be_there_twice() -> None:
 
 def test_a_crash_needs_a_kill_of_that_process() -> None:
     failed = (row(1, "palermo.errors.JobCrashed"),)
-    killed = Harm(kind="child", at=1.5, until=1.5, parent=100, process=102)
-    another = Harm(kind="child", at=1.5, until=1.5, parent=100, process=109)
-    with_all = Harm(kind="template", at=1.5, until=1.5, parent=100, process=101)
+    killed = Fault(kind="child", at=1.5, until=1.5, parent=100, process=102)
+    another = Fault(kind="child", at=1.5, until=1.5, parent=100, process=109)
+    with_all = Fault(kind="template", at=1.5, until=1.5, parent=100, process=101)
 
-    for harm in (killed, with_all):
-        assert audit([order(1)], ran(1, by=100, began=1), harm, failed=failed).wrongs == []
+    for fault in (killed, with_all):
+        assert audit([order(1)], ran(1, by=100, began=1), fault, failed=failed).wrongs == []
     assert kinds(audit([order(1)], ran(1, by=100, began=1), another, failed=failed)) == [
         "crashed although nobody killed its process"
     ]
@@ -164,25 +164,25 @@ def test_a_crash_needs_a_kill_of_that_process() -> None:
 
 def test_the_crash_of_a_job_may_be_settled_on_a_line_that_is_lost() -> None:
     lines = ran(1, by=100, began=1) + ran(1, by=200, began=9, ended=9.5)
-    killed = Harm(kind="child", at=1.5, until=1.5, parent=100, process=102)
-    cut = Harm(kind="cut", at=2.1, until=2.1, links=frozenset({"first"}))
-    later = Harm(kind="cut", at=8.0, until=8.0, links=frozenset({"first"}))
+    killed = Fault(kind="child", at=1.5, until=1.5, parent=100, process=102)
+    cut = Fault(kind="cut", at=2.1, until=2.1, links=frozenset({"first"}))
+    later = Fault(kind="cut", at=8.0, until=8.0, links=frozenset({"first"}))
 
     assert audit([order(1)], lines, killed, cut).wrongs == []
-    for harms in ((killed, later), (cut,)):
-        assert kinds(audit([order(1)], lines, *harms)) == ["ran again for no reason"]
+    for faults in ((killed, later), (cut,)):
+        assert kinds(audit([order(1)], lines, *faults)) == ["ran again for no reason"]
 
 
 def test_a_job_fails_for_three_killed_workers_only() -> None:
     failed = (row(1, "palermo.errors.WorkerDied", "3 workers died: pid:5@here, pid:6@here, pid:7@here."),)
-    kills = [Harm(kind="parent", at=1, until=1, parent=pid) for pid in (5, 6, 7)]
+    kills = [Fault(kind="parent", at=1, until=1, parent=pid) for pid in (5, 6, 7)]
 
     assert audit([order(1)], [], *kills, failed=failed).wrongs == []
     assert kinds(audit([order(1)], [], *kills[:2], failed=failed)) == ["given up for workers that nobody killed"]
 
 
 def test_only_jobs_in_a_queue_at_its_deletion_are_no_loss() -> None:
-    remade = Harm(kind="queue remade", at=1.0, until=1.1, queues=frozenset({"orders"}), jobs=0)
+    remade = Fault(kind="queue remade", at=1.0, until=1.1, queues=frozenset({"orders"}), jobs=0)
     before, later = (
         Order(number=number, id=f"id-{number}", raises=GOOD, began=began, ended=began + 0.1, queue="orders")
         for number, began in ((1, 0.5), (2, 2.0))
@@ -194,7 +194,7 @@ def test_only_jobs_in_a_queue_at_its_deletion_are_no_loss() -> None:
 
 
 def test_a_deleted_queue_excuses_no_more_jobs_than_it_had() -> None:
-    remade = Harm(kind="queue remade", at=1.0, until=1.1, queues=frozenset({"orders"}), jobs=2)
+    remade = Fault(kind="queue remade", at=1.0, until=1.1, queues=frozenset({"orders"}), jobs=2)
     orders = [
         Order(number=number, id=f"id-{number}", raises=GOOD, began=0.5, ended=0.6, queue="orders")
         for number in range(TAKEN + 3)
@@ -222,7 +222,7 @@ def test_a_delayed_job_may_move_twice_if_its_leaders_line_is_lost() -> None:
     delayed = Order(number=1, id="id-1", raises=GOOD, began=0.0, ended=0.1, kind="delayed")
     lines = ran(1, by=100, began=1, ended=2) + ran(1, by=200, began=20, ended=20.5)
     publishers, worker = (
-        Harm(kind="stall", at=8.0, until=12.0, links=frozenset({name})) for name in ("publishers", "second")
+        Fault(kind="stall", at=8.0, until=12.0, links=frozenset({name})) for name in ("publishers", "second")
     )
 
     assert audit([delayed], lines, publishers).wrongs == []
@@ -233,17 +233,17 @@ def keyed(number: int) -> Order:
     return Order(number=number, id=f"id-{number}", raises=GOOD, began=0.0, ended=0.1, key="key")
 
 
-def books(orders: list[Order], lines: list[str], *answers: Answer, harm: Harm | None = None) -> Keys:
-    reasons = Reasons([harm] if harm else [], {100: "first", 200: "second"}, {100: "", 200: ""})
+def books(orders: list[Order], lines: list[str], *answers: Answer, fault: Fault | None = None) -> Keys:
+    reasons = Reasons([fault] if fault else [], {100: "first", 200: "second"}, {100: "", 200: ""})
     return Keys(orders=orders, answers=answers, runs=runs(lines), failed=(), left=(), reasons=reasons)
 
 
 def test_two_jobs_with_one_key_at_once_need_a_reason() -> None:
     lines = ran(1, by=100, began=1, ended=3) + ran(2, by=200, began=2, ended=4)
-    cut = Harm(kind="cut", at=1.5, until=1.5, links=frozenset({"first"}))
+    cut = Fault(kind="cut", at=1.5, until=1.5, links=frozenset({"first"}))
 
     assert len(books([keyed(1), keyed(2)], lines).wrongs) == 1
-    assert books([keyed(1), keyed(2)], lines, harm=cut).wrongs == []
+    assert books([keyed(1), keyed(2)], lines, fault=cut).wrongs == []
 
 
 def test_a_key_of_a_job_that_is_nowhere_is_left_behind() -> None:
@@ -266,10 +266,10 @@ def test_equal_messages_are_counted_and_none_may_be_missing() -> None:
 
 def test_a_defect_message_fails_twice_only_after_a_loss() -> None:
     sent = [Sent(number=1, body=b"[1]", kind="no job", outcome="confirmed", began=5.0, ended=5.1)]
-    before, after = (Harm(kind="cut", at=at, until=at, links=frozenset({"first"})) for at in (4.0, 6.0))
+    before, after = (Fault(kind="cut", at=at, until=at, links=frozenset({"first"})) for at in (4.0, 6.0))
 
-    def wrongs(*harms: Harm) -> list[str]:
-        reasons = Reasons(harms, {100: "first"}, {100: ""})
+    def wrongs(*faults: Fault) -> list[str]:
+        reasons = Reasons(faults, {100: "first"}, {100: ""})
         return Messages(sent=sent, runs=[], failed=Counter({1: 2}), reasons=reasons).wrongs
 
     assert wrongs(after) == []

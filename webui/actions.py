@@ -88,8 +88,8 @@ def _audit_undone(visit: Visit, action: str, outcome: str, **what: object) -> No
 
 def _write(level: int, event: str, visit: Visit, what: dict[str, object]) -> None:
     # JSON may contain a lone surrogate, which a log file can't store, and the line would be lost.
-    said = {name: printable(value) if isinstance(value, str) else value for name, value in what.items()}
-    values = {"by": visit.user.name, "role": visit.user.role.word, "from": visit.client or "-", **said}
+    details = {name: printable(value) if isinstance(value, str) else value for name, value in what.items()}
+    values = {"by": visit.user.name, "role": visit.user.role.word, "from": visit.client or "-", **details}
     tail = " ".join(f"{name}=%s" for name in values)
     # The formatter (palermo.worker.logs) quotes values that look like a separate pair.
     log.log(level, f"{event} {tail}", *values.values())
@@ -202,7 +202,7 @@ def _on_failed(
     view = failed_jobs(visit.site).view
 
     def act(operation: Operation, meant: Which) -> None:
-        command: Any = getattr(_patient(visit).failed, action)
+        command: Any = getattr(_without_time_limit(visit).failed, action)
         try:
             command(meant, **changes, **view.watching(operation.watching()))
         except PalermoError:
@@ -210,16 +210,16 @@ def _on_failed(
             raise
 
     edited = any(changes.get(name) for name in ("args", "kwargs"))
-    told = {"to": changes.get("queue") or "-", "edited": edited}
+    details = {"to": changes.get("queue") or "-", "edited": edited}
     turn = view.exclusive()
-    done = _operate(visit, action, action, Role.OPERATOR, which, act, told, expected=expected, wait=wait, turn=turn)
+    done = _operate(visit, action, action, Role.OPERATOR, which, act, details, expected=expected, wait=wait, turn=turn)
     if done.over and isinstance(which, str) and done.problems and not done.taken:
         error = done.problems[0]
         raise gone(visit, which, error) if isinstance(error, NotFound) else error
     return done
 
 
-def _patient(visit: Visit) -> Inspector:
+def _without_time_limit(visit: Visit) -> Inspector:
     """Return an inspector without a time limit, because a command on many jobs may take long."""
     return Inspector(visit.site.client, visit.actor, hidden=visit.site.hidden)
 
@@ -231,7 +231,7 @@ def _operate(
     role: Role,
     which: Which,
     act: Callable[[Operation, Any], object],
-    told: Mapping[str, object],
+    details: Mapping[str, object],
     *,
     wait: float,
     about: str | None = None,
@@ -242,7 +242,7 @@ def _operate(
 ) -> Operation:
     """Call `act` with an operation and the chosen jobs, and wait a limited time for its end.
 
-    Its start and end are written to the audit log, under `name` and with the details in `told`. Raises the error that
+    Its start and end are written to the audit log, under `name` and with `details`. Raises the error that
     made it fail.
     """
     ids = [which] if isinstance(which, str) else [] if isinstance(which, JobFilter) else list(dict.fromkeys(which))
@@ -257,7 +257,7 @@ def _operate(
         facts = {"status": done.status, "jobs": done.taken, "gone": done.gone, "of": done.about}
         audit_done(visit, f"{name} ended", operation=done.id, **facts)
 
-    with audited_action(visit, name, role, of=about, **told) as facts:
+    with audited_action(visit, name, role, of=about, **details) as facts:
         for id in ids:
             check_id(id)
         operations(visit.site).start(operation, lambda begun: act(begun, ids or which), turn=turn, done=ended)
@@ -275,8 +275,8 @@ def _about(visit: Visit, which: object, waits_in: str) -> str:
     if waits_in:
         return f"jobs waiting in {waits_in} with {which}"
     group = which.group and failed_jobs(visit.site).group_name(which.group)
-    said = msgspec.structs.replace(which, group=group)
-    return "all failed jobs" if which.everything else f"failed jobs with {said}"
+    named = msgspec.structs.replace(which, group=group)
+    return "all failed jobs" if which.everything else f"failed jobs with {named}"
 
 
 # -- waiting jobs
@@ -305,7 +305,7 @@ def alter_waiting(
         _check_served(visit, to, unserved)
 
     def act(operation: Operation, meant: WaitingJobs) -> None:
-        jobs, watching = _patient(visit).jobs, operation.watching()
+        jobs, watching = _without_time_limit(visit).jobs, operation.watching()
         match action:
             case "discard":
                 jobs.discard(queue, meant, **watching)
@@ -314,7 +314,7 @@ def alter_waiting(
             case _:
                 jobs.move(queue, meant, to or "", **watching)
 
-    name, told = f"{action} waiting", {"queue": queue, "to": to or "-"}
+    name, details = f"{action} waiting", {"queue": queue, "to": to or "-"}
     return _operate(
         visit,
         action,
@@ -322,7 +322,7 @@ def alter_waiting(
         WAITING_ROLES[action],
         which,
         act,
-        told,
+        details,
         expected=expected,
         wait=wait,
         place="queue",
@@ -496,10 +496,10 @@ def alter_scheduled(
     about = None
     if isinstance(which, JobFilter):
         about = "all scheduled jobs" if which.everything else f"scheduled jobs with {which}"
-    told = {"to": iso_instant(at) or (f"{later:g}s later" if later is not None else "-")}
+    details = {"to": iso_instant(at) or (f"{later:g}s later" if later is not None else "-")}
     place = "retries" if retries else "scheduled"
     return _operate(
-        visit, action, _SCHEDULED[action], Role.OPERATOR, which, act, told, about=about, wait=wait, place=place
+        visit, action, _SCHEDULED[action], Role.OPERATOR, which, act, details, about=about, wait=wait, place=place
     )
 
 
@@ -555,12 +555,12 @@ def replay(
     def act(operation: Operation, _: object) -> None:
         if group not in {row["group"] for row in topology(visit.site).get()["groups"]}:
             raise NotFound(f"no group {group[:80]!r} subscribes to events.")
-        operation.taken = _patient(visit).events.replay(group, topic=topic, since=since)
+        operation.taken = _without_time_limit(visit).events.replay(group, topic=topic, since=since)
         topology(visit.site).clear()
 
-    told, about = {"group": group, "topic": topic or "-"}, f"events of {group}"
+    details, about = {"group": group, "topic": topic or "-"}, f"events of {group}"
     return _operate(
-        visit, "replay", "replay events", Role.OPERATOR, (), act, told, about=about, wait=wait, place="topics"
+        visit, "replay", "replay events", Role.OPERATOR, (), act, details, about=about, wait=wait, place="topics"
     )
 
 

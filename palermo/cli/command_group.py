@@ -233,8 +233,8 @@ def _report(error: Exception | KeyboardInterrupt, *, debug: bool) -> int:
             line = f"{type(error).__name__}: {error}"
         case _:
             line = f"{type(error).__name__}: {error} (unexpected; --debug shows the traceback)"
-    for told in getattr(error, "__notes__", ()):
-        click.echo(safe(masked(told), lines=True), err=True)
+    for note in getattr(error, "__notes__", ()):
+        click.echo(safe(masked(note), lines=True), err=True)
     click.echo("palermo: " + one_line(masked(line)), err=True)
     return exit_code(error)
 

@@ -148,8 +148,8 @@ def cancel(context: Context, /, ids: tuple[str, ...]) -> None:
     if printed_json(rows):
         return
     for row in rows:
-        said = _CANCELLED.get(row["state"], str(row["state"])).format(worker=row["worker"])
-        click.echo(f"{safe(row['id'])}: {safe(said)}.")
+        outcome = _CANCELLED.get(row["state"], str(row["state"])).format(worker=row["worker"])
+        click.echo(f"{safe(row['id'])}: {safe(outcome)}.")
 
 
 @click.command()
@@ -231,15 +231,15 @@ def purge(context: Context, /, queue: str | None, tenant: str | None, everywhere
     inspector = context.inspector()
     if queue is None:
         confirm(lambda: _question_about_all(inspector), yes=yes)
-        _say_removed(inspector.queues.purge_all())
+        _print_removed(inspector.queues.purge_all())
         return
     check_queue_name(queue)
     if tenant is not None:
         confirm(lambda: f"Remove the waiting jobs of {tenant!r} from queue {queue!r} for good?", yes=yes)
-        _say_removed({queue: inspector.tenants.clear(queue, tenant)}, of=f" of {safe(tenant)}")
+        _print_removed({queue: inspector.tenants.clear(queue, tenant)}, of=f" of {safe(tenant)}")
         return
     confirm(lambda: f"Remove {_waiting(inspector, queue)} from queue {queue!r} for good?", yes=yes)
-    _say_removed({queue: inspector.queues.purge(queue)})
+    _print_removed({queue: inspector.queues.purge(queue)})
 
 
 def _waiting(inspector: Inspector, queue: str) -> str:
@@ -252,7 +252,7 @@ def _question_about_all(inspector: Inspector) -> str:
     return f"Remove {total} from {count(len(waiting), 'queue')} for good?"
 
 
-def _say_removed(removed: Mapping[str, int], *, of: str = "") -> None:
+def _print_removed(removed: Mapping[str, int], *, of: str = "") -> None:
     """Print how many jobs were removed from each queue."""
     if printed_json([{"queue": queue, "removed": jobs} for queue, jobs in removed.items()]):
         return

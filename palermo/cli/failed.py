@@ -150,8 +150,8 @@ def requeue(
     inspector = context.inspector()
     unserved = "" if yes or to_queue is None else inspector.queues.unserved(to_queue)
     if every or unserved:
-        there = f" to queue {to_queue!r}" if to_queue is not None else ""
-        confirm(lambda: _question("Requeue", inspector, which, there), yes=yes, warning=unserved)
+        destination = f" to queue {to_queue!r}" if to_queue is not None else ""
+        confirm(lambda: _question("Requeue", inspector, which, destination), yes=yes, warning=unserved)
     run_on_failed("requeue", "requeued", inspector.failed.requeue, which, args=args, kwargs=kwargs, queue=to_queue)
 
 

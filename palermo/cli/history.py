@@ -114,12 +114,12 @@ def _step(row: Row) -> tuple[str, str, str]:
     if row["kind"] == RecordKind.ACTION:
         return row["action"], f"{row['by'] or 'unknown'} via {row['source'] or '?'}", row["what"] or ""
     error = row["error"]
-    said = f"{error['class']}: {error['message']}" if error else row["text"] or ""
+    summary = f"{error['class']}: {error['message']}" if error else row["text"] or ""
     more = {name: value for name, value in row.items() if name not in _IN_COLUMNS and value is not None}
     named = (
         f"{name}={value if isinstance(value, str | int | float) else json.dumps(value)}" for name, value in more.items()
     )
-    return row["kind"], row["worker"] or row["queue"], " ".join(filter(None, (said, *named)))
+    return row["kind"], row["worker"] or row["queue"], " ".join(filter(None, (summary, *named)))
 
 
 def _seconds(value: float | None) -> str:

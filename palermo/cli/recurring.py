@@ -89,7 +89,7 @@ def add(
     inspector = context.inspector(creates=True)
     import_modules(context.client().settings.imports)
     inspector.recurring.put(name, job, args=args or (), kwargs=kwargs, queue=queue, **times)
-    _say("added", name)
+    _print_done("added", name)
     if queue is None and registry.find(job) is None:
         note(f"no -q, and the code of {job} is not imported here: it goes to queue {inspector.jobs.queue_of(job)!r}.")
 
@@ -104,7 +104,7 @@ def remove(context: Context, /, names: tuple[str, ...], yes: bool) -> None:
     confirm(lambda: f"Remove {count(len(names), 'recurring job')} ({', '.join(names)}) for good?", yes=yes)
     for name in names:
         context.inspector().recurring.remove(name)
-        _say("removed", name)
+        _print_done("removed", name)
 
 
 @recurring.command("enable")
@@ -128,7 +128,7 @@ def disable(context: Context, /, names: tuple[str, ...]) -> None:
 def _switch(context: Context, names: tuple[str, ...], *, on: bool) -> None:
     for name in names:
         context.inspector().recurring.switch(name, on=on)
-        _say("enabled" if on else "disabled", name)
+        _print_done("enabled" if on else "disabled", name)
 
 
 @recurring.command("run")
@@ -140,5 +140,5 @@ def run_now(context: Context, /, name: str) -> None:
     click.echo(context.inspector().recurring.run(name))
 
 
-def _say(done: str, name: str) -> None:
+def _print_done(done: str, name: str) -> None:
     click.echo(f"{done} recurring job {safe(name)}.")

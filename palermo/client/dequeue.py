@@ -116,8 +116,8 @@ class SameArguments:
 
     def __call__(self, message: Message, *, one: bool) -> bool:
         """`one` is for jobs declared with arguments="one", whose body is their only argument."""
-        there = arguments_of(message, self._serializers, one=one)
-        return there is not None and _same(there[0], self._wanted[0]) and _same(there[1], self._wanted[1])
+        found = arguments_of(message, self._serializers, one=one)
+        return found is not None and _same(found[0], self._wanted[0]) and _same(found[1], self._wanted[1])
 
 
 def _fitting(

@@ -48,13 +48,13 @@ def job_records(batch: RecordBatch) -> Iterator[tuple[Record, bool]]:
             yield ({**record, "writer": batch.writer} if ended else record), ended
         elif kind == RecordKind.ACTION and record.get("action") in _ENDS_BY_ACTION and record.get("outcome") == "done":
             ids, by = record.get("ids"), record.get("by", "somebody")
-            said = {
+            common = {
                 "kind": _ENDS_BY_ACTION[record["action"]],
                 "at": record["at"],
                 "message": f"{record['action']} by {by}",
             }
             for one in ids if isinstance(ids, list) else ():
-                yield {**said, "id": one, "by_hand": True}, True
+                yield {**common, "id": one, "by_hand": True}, True
 
 
 def cancelled_ids(record: Record) -> list[str]:
@@ -370,7 +370,7 @@ class JournalWatch:
                 self._ends.add(record)
             for waiter in list(self._waiters.get(record["id"], ())):
                 if is_about(record, waiter.created):
-                    self._tell(waiter, record, ended=ended)
+                    self._notify(waiter, record, ended=ended)
 
     def _on_cancelled(self, id: str) -> None:
         remember(self._cancelled, id, None, most=MAX_ENDS)
@@ -379,7 +379,7 @@ class JournalWatch:
             if waiter.check is not None:
                 spawn(self._checks, _run_check(waiter, waiter.check))
 
-    def _tell(self, waiter: Waiter, record: Record, *, ended: bool) -> None:
+    def _notify(self, waiter: Waiter, record: Record, *, ended: bool) -> None:
         if waiter.on_record is not None:
             waiter.on_record(record)
         if ended:

@@ -92,14 +92,14 @@ class RecordedArguments:
         # Fast path: nearly all arguments are short JSON without a hidden name. 1,045 bytes take 7 µs, and 93 µs
         # without.
         if plain and body.isascii() and not self._signs.may_hide(message.job, body.lower()):
-            said = {"body": body.decode()}
+            record = {"body": body.decode()}
         else:
-            said = self._decoded(message)
-        if message.arguments and "body" in said and "inexact" not in said:
-            said["arguments"] = message.arguments
+            record = self._decoded(message)
+        if message.arguments and "body" in record and "inexact" not in record:
+            record["arguments"] = message.arguments
         if message.extra or message.properties or _optional(message) != _NOTHING_OPTIONAL:
-            said |= self._options(message)
-        return said
+            record |= self._options(message)
+        return record
 
     def _decoded(self, message: Message) -> dict[str, Any]:
         if len(message.body) > self._most:
@@ -117,20 +117,20 @@ class RecordedArguments:
         text = json.dumps(value)
         if len(text) > 2 * self._most:  # they were compressed
             return self._preview(message, SHORTENED) | {"size": len(message.body)}
-        said = {"body": text, "inexact": CONVERTED if shown == bare else HIDDEN}
-        said |= {} if message.topic else {"arguments": BOTH}
-        return said if as_it_is else {**said, "content_type": message.content_type}
+        record = {"body": text, "inexact": CONVERTED if shown == bare else HIDDEN}
+        record |= {} if message.topic else {"arguments": BOTH}
+        return record if as_it_is else {**record, "content_type": message.content_type}
 
     def _preview(self, message: Message, inexact: str) -> dict[str, Any]:
         row = {"job": message.job, "args": None, "kwargs": None, "preview": message.preview}
-        said = {
+        record = {
             "inexact": inexact,
             "preview": masked_row(row, self._patterns, self._parameters(message.job) or ())["preview"] or "",
         }
-        return said if message.content_type == JSON else {**said, "content_type": message.content_type}
+        return record if message.content_type == JSON else {**record, "content_type": message.content_type}
 
     def _options(self, message: Message) -> dict[str, Any]:
-        said: dict[str, Any] = {}
+        record: dict[str, Any] = {}
         headers: dict[str, Any] = {}
         for name, header in _OPTIONS:
             value = getattr(message, name)
@@ -143,13 +143,13 @@ class RecordedArguments:
                 if name not in _OF_ONE_RUN
             }
         if headers and len(json.dumps(headers)) <= _MAX_HEADERS:
-            said["headers"] = headers
+            record["headers"] = headers
         if message.properties and message.priority:
-            said["priority"] = message.priority
+            record["priority"] = message.priority
         if message.expires_at is not None:
             start = max(message.run_at or 0.0, message.queued_at or message.created_at or 0.0)
-            said["expires"] = round(max(1.0, message.expires_at - start), 3)
-        return said
+            record["expires"] = round(max(1.0, message.expires_at - start), 3)
+        return record
 
 
 #: Palermo's own headers with names that resemble secrets.
@@ -176,7 +176,7 @@ class RecordedJob(Struct, frozen=True):
         return self.inexact not in (SHORTENED, UNREADABLE)
 
 
-def tells_arguments(fields: Mapping[str, Any]) -> bool:
+def has_arguments(fields: Mapping[str, Any]) -> bool:
     """Whether a record with these fields contains its job's arguments."""
     return "body" in fields or "inexact" in fields
 
@@ -232,7 +232,7 @@ class SearchedArguments:
         if body.__class__ is str and body.isascii() and not self._signs.may_hide(job, body.lower().encode()):
             plain: str = body
             return plain[:MAX_SEARCHED]
-        if not tells_arguments(fields):
+        if not has_arguments(fields):
             return None
         recorded = read_recorded(id, job, queue, fields)
         found = arguments_of(recorded.message, self._serializers) if recorded.readable else None

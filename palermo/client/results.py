@@ -208,10 +208,10 @@ async def _journal_end(
 
 async def _any_end(watch: JournalWatch, client: JobClient, job: AnyJob, on_record: OnRecord | None) -> Record:
     """Wait for the end of a job even if its end isn't recorded."""
-    told = _journal_end(watch, client, job, on_record, only_kept=False)
+    recorded = _journal_end(watch, client, job, on_record, only_kept=False)
     if job.keep_result:
-        return await told
-    ways = {asyncio.ensure_future(told), asyncio.ensure_future(_disappearance(watch, job))}
+        return await recorded
+    ways = {asyncio.ensure_future(recorded), asyncio.ensure_future(_disappearance(watch, job))}
     try:
         done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         return done.pop().result()

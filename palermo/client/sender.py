@@ -85,9 +85,9 @@ class Publish:
     @property
     def stored(self) -> list[Message]:
         """The jobs with a unique key that are enqueued, now or once their key is free."""
-        there = (EnqueueOutcome.STORED, EnqueueOutcome.KEPT, EnqueueOutcome.NEXT)
+        enqueued = (EnqueueOutcome.STORED, EnqueueOutcome.KEPT, EnqueueOutcome.NEXT)
         answers = zip(self.key_requests, self.answers or (), strict=False)
-        return [key_request.message for key_request, answer in answers if answer.outcome in there]
+        return [key_request.message for key_request, answer in answers if answer.outcome in enqueued]
 
     @property
     def takes_long(self) -> bool:

@@ -423,7 +423,7 @@ class _Search:
         key = None if self.end is not None else await self._ask_keys(lambda keys: _key_about(keys, id))
         if key is None:
             return None
-        done = self.journal_read and _tells_of_success(key)
+        done = self.journal_read and _implies_success(key)
         return status_kept_with_key(key, id) or (
             self._without_record(State.DONE, key=key.name, reason=_KEY_CLOSED) if done else None
         )
@@ -461,7 +461,7 @@ async def _key_about(keys: UniqueKeys, id: str) -> Key | None:
     return None
 
 
-def _tells_of_success(key: Key) -> bool:
+def _implies_success(key: Key) -> bool:
     """Whether the key is held by `dedupe`, which implies that the job is done because failed jobs free their keys."""
     return key.closed is not None and not key.name.startswith((f"{THROTTLE}:", f"{DEBOUNCE}:"))
 

@@ -82,7 +82,7 @@ def run_demo(options: DemoOptions, screen: Screen) -> None:
         with worker_of(settings, slots=options.slots, log=log) as worker:
             steps.work(worker, slots=options.slots)
             steps.show_failures()
-            steps.requeue_mended(worker)
+            steps.requeue_corrected(worker)
             steps.requeue_unchanged(worker)
             if at is not None:
                 serve_pages(settings, screen, at)

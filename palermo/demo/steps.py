@@ -121,7 +121,7 @@ class DemoSteps:
         self._screen.facts([(name, row[name]) for name in ("job", "args", "kwargs", "queue", "worker", "failed_at")])
         self._screen.traceback(row["error"]["traceback"])
 
-    def requeue_mended(self, worker: WorkerHandle) -> None:
+    def requeue_corrected(self, worker: WorkerHandle) -> None:
         """Requeue a failed job with arguments that make it succeed."""
         id, kwargs = self._failed[str(BAD_ENCODING)]["id"], {"encoding": "latin-1"}
         self._screen.step("4. Requeue that job with the encoding that its file does not declare")

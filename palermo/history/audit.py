@@ -136,8 +136,10 @@ def _where(filter: AuditFilter) -> tuple[str, list[Any]]:
             parts.append(f"at {sign} ?")
             given.append(bound)
     if filter.text is not None:
-        told = "by || char(31) || action || char(31) || outcome || char(31) || coalesce(queue, '') || char(31) || what"
-        parts.append(f"(instr(fold({told}), ?) or instr(fold(ids), ?))")
+        columns = (
+            "by || char(31) || action || char(31) || outcome || char(31) || coalesce(queue, '') || char(31) || what"
+        )
+        parts.append(f"(instr(fold({columns}), ?) or instr(fold(ids), ?))")
         given += [fold(filter.text)] * 2
     return " and ".join(parts), given
 

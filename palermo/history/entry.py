@@ -123,12 +123,12 @@ def entry(record: Record, writer: str) -> Entry:
         wait=number(get("wait")),
         took=number(get("took")),
         error=text(get("error")) or "",
-        text=said(record),
+        text=text_of(record),
         more=as_json({name: value for name, value in record.items() if name not in _KNOWN}),
     )
 
 
-def said(record: Record) -> str | None:
+def text_of(record: Record) -> str | None:
     """Return a record's message, text or reason."""
     get = record.get
     return text(get("message")) or text(get("text")) or text(get("reason"))

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from palermo.core.failure import printable
 from palermo.core.journal_records import Record, RecordBatch, RecordKind
 from palermo.core.message import parent_in
-from palermo.history.entry import FINAL, MAX_ID, OF_JOBS, STATE_OF, Entry, entry, number, said, text
+from palermo.history.entry import FINAL, MAX_ID, OF_JOBS, STATE_OF, Entry, entry, number, text, text_of
 from palermo.temp_index import Database, TempIndex, fold
 from palermo.views.filter import Facts, JobFilter
 
@@ -287,11 +287,11 @@ class Index:
                 workflows.append((printable(id), n))
             if at > self._latest:
                 self._latest = at
-            spoken = None if state == "done" else said(record)
-            if self._arguments is not None and (told := self._arguments(id, job, queue, record)):
-                spoken = f"{spoken}\n{told}" if spoken else told
-            if spoken:
-                words.append((n, spoken if spoken.isascii() else fold(spoken)))
+            searched = None if state == "done" else text_of(record)
+            if self._arguments is not None and (arguments := self._arguments(id, job, queue, record)):
+                searched = f"{searched}\n{arguments}" if searched else arguments
+            if searched:
+                words.append((n, searched if searched.isascii() else fold(searched)))
         self._db.executemany("insert into ended values (?, ?, ?, ?, ?)", ended)
         self._db.executemany("insert into words values (?, ?)", words)
         if workflows:
@@ -391,7 +391,7 @@ class Index:
             parts.append(f"{writer} in {_THESE}")
             given.append(json.dumps([name for name in self._writers if filter.fits_name("worker", name)]))
         if filter.text is not None:
-            condition, wanted = self._saying(filter.text)
+            condition, wanted = self._contains(filter.text)
             parts.append(condition)
             given.extend(wanted)
         return " and ".join(parts), tuple(given)
@@ -405,7 +405,7 @@ class Index:
         shapes = [(id, Facts(state=state, queue=queue, job=job, error=error)) for id, state, queue, job, error in rows]
         return json.dumps([id for id, shape in shapes if of_shapes.matches(shape)])
 
-    def _saying(self, wanted: str) -> Where:
+    def _contains(self, wanted: str) -> Where:
         """Return the condition for a text at the start of an id, or in messages, reasons, arguments and names."""
         wanted = fold(wanted)
         rows = self._db.execute("select id, job, error from shape")

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from palermo.client.actor import OTHER_ARGUMENTS
 from palermo.client.client import Client
-from palermo.client.recorded_jobs import EDITED, RecordedJob, SearchedArguments, read_recorded, tells_arguments
+from palermo.client.recorded_jobs import EDITED, RecordedJob, SearchedArguments, has_arguments, read_recorded
 from palermo.contract.journal import FROM_START, ReadFrom, Wants
 from palermo.contract.row_types import ActionRow, FinishedRow
 from palermo.contract.rows import Listing, Row
@@ -117,7 +117,7 @@ def kept_result(index: Index, id: str) -> Record | None:
 
 def recorded(index: Index, audit: AuditLog, id: str) -> RecordedJob | None:
     """Return a job with the arguments and options from the newest record that has them, or None."""
-    entry = next((entry for entry in reversed(index.of(id, limit=_MOST_STEPS)) if tells_arguments(entry.more)), None)
+    entry = next((entry for entry in reversed(index.of(id, limit=_MOST_STEPS)) if has_arguments(entry.more)), None)
     if entry is None:
         return None
     found = read_recorded(entry.id, entry.job, entry.queue, entry.more)

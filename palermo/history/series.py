@@ -257,7 +257,7 @@ class Dimension:
         self._count += series.add(at, tally, now)
         if self._count > self._most:
             self.prune(now)
-            self._put_together(now)
+            self._combine(now)
 
     def prune(self, now: float) -> None:
         """Drop cells and names outside of every window."""
@@ -285,7 +285,7 @@ class Dimension:
                 if tally.numbers:
                     yield name, tally
 
-    def _put_together(self, now: float) -> None:
+    def _combine(self, now: float) -> None:
         """Combine series to make room, for an eighth more than necessary so that this is rarely needed."""
         # The newest keeps its own series, even if that alone exceeds the limit.
         for name in sorted(self._series, key=lambda name: self._series[name].latest)[:-1]:

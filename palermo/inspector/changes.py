@@ -106,7 +106,7 @@ class Rewriter(Struct, frozen=True):
             return self.args, self.kwargs
         try:
             # Verify the signature, because the arguments are signed again below.
-            there = unpack(
+            current = unpack(
                 self.serializers.decode_for_display(message, verify=True), message.arguments, one=bool(message.topic)
             )
         except SignatureInvalid:
@@ -116,7 +116,7 @@ class Rewriter(Struct, frozen=True):
                 f"the arguments of job {message.id} ({message.content_type}) cannot be read here, so all of them"
                 " must be given. Use both --args and --kwargs."
             ) from error
-        return (there[0] if self.args is None else self.args, there[1] if self.kwargs is None else self.kwargs)
+        return (current[0] if self.args is None else self.args, current[1] if self.kwargs is None else self.kwargs)
 
     def _serializer(self, message: Message) -> str:
         try:

@@ -73,8 +73,8 @@ def away(error: PalermoError) -> Finding:
 
 def settings_findings(settings: Settings, sources: list[SettingOrigin]) -> list[Finding]:
     """Return findings about settings: non-default values with their sources, and secrets readable by other users."""
-    told = ", ".join(f"{source.setting} = {source.shown} ({source.origin})" for source in sources)
-    found = [Finding.ok("settings", told or f"all are defaults; the broker is {settings.address}")]
+    listed = ", ".join(f"{source.setting} = {source.shown} ({source.origin})" for source in sources)
+    found = [Finding.ok("settings", listed or f"all are defaults; the broker is {settings.address}")]
     for source in sources:
         if source.setting in ("url", "signing_keys") and _holds_secret(settings, source) and _readable(source.origin):
             advice = f"Run chmod 640 {source.origin}, or set PALERMO_{source.setting.upper()} instead."

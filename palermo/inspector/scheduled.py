@@ -159,8 +159,8 @@ class ScheduledJobs(Context):
             )
         rows = []
         for second, ids in sorted(due.items(), reverse=True):
-            there = JobFilter(due_from=float(second), due_until=second + 0.9999)
-            rows += self._alter(ids, there, MOVE, unix_seconds(second + seconds))
+            due_then = JobFilter(due_from=float(second), due_until=second + 0.9999)
+            rows += self._alter(ids, due_then, MOVE, unix_seconds(second + seconds))
         return rows + _missing(sorted((named or frozenset()) - {row["id"] for row in rows}))
 
     def retry_now(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[AlteredRow]:

@@ -96,8 +96,8 @@ async def cancel(broker: Broker, ids: Sequence[str], *, by: str) -> list[Row]:
         asked = (broker.command(order, timeout=PATIENCE) for order in orders[start : start + _AT_ONCE])
         for order, answers in zip(orders[start:], await asyncio.gather(*asked), strict=False):
             for answer in answers:
-                told = {name: as_json(answer.values.get(name)) for name in ("state", "job", "queue")}
-                rows[order.id] = {**rows[order.id], "worker": answer.worker, **told}
+                reported = {name: as_json(answer.values.get(name)) for name in ("state", "job", "queue")}
+                rows[order.id] = {**rows[order.id], "worker": answer.worker, **reported}
     waiting = [id for id, row in rows.items() if row["state"] == "marked"]
     if everyone and waiting:
         # A mark doesn't apply to jobs enqueued after it, so jobs from a clock that is ahead need another one.

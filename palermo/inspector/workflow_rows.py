@@ -44,15 +44,17 @@ def workflow_row(info: WorkflowInfo) -> Row:
 
 def info_of_record(record: Mapping[str, Any]) -> WorkflowInfo | None:
     """Return the workflow whose end is in a journal record, or None."""
-    states, told = record.get("steps"), record.get("workflow")
+    states, details = record.get("steps"), record.get("workflow")
     state = _STATES.get(record["kind"])
-    if not isinstance(states, dict) or not isinstance(told, dict) or state is None:
+    if not isinstance(states, dict) or not isinstance(details, dict) or state is None:
         return None
     try:
-        after = convert(told.get("after", {}), dict[str, tuple[Condition, ...]])
-        members = convert(told.get("members", {}), dict[str, MembersInfo])
-        signals = convert(told.get("signals", []), list[str])
-        done, failed, total, left = (convert(told.get(name), int) for name in ("done", "failed", "total", "left_out"))
+        after = convert(details.get("after", {}), dict[str, tuple[Condition, ...]])
+        members = convert(details.get("members", {}), dict[str, MembersInfo])
+        signals = convert(details.get("signals", []), list[str])
+        done, failed, total, left = (
+            convert(details.get(name), int) for name in ("done", "failed", "total", "left_out")
+        )
     except ValidationError:
         return None  # written by another program
     steps = {

@@ -152,6 +152,6 @@ def _plain(adapter: "TypeAdapter[Any]", value: Any) -> Any:
 
 def _why(error: "ValidationError") -> str:
     errors = error.errors(include_url=False, include_context=False, include_input=False)
-    told = [f"{'.'.join(map(str, one['loc'])) or 'value'}: {one['msg']}" for one in errors[:_MAX_ERRORS]]
-    more = len(errors) - len(told)
-    return "; ".join(told) + (f"; and {more} more." if more else ".")
+    lines = [f"{'.'.join(map(str, one['loc'])) or 'value'}: {one['msg']}" for one in errors[:_MAX_ERRORS]]
+    more = len(errors) - len(lines)
+    return "; ".join(lines) + (f"; and {more} more." if more else ".")

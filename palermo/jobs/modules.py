@@ -187,11 +187,11 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}{': ' if text else ''}{text}{places[-1] if places else ''}"
 
 
-def with_user_frames(told: E, error: BaseException) -> E:
-    """Return the error `told` with the user's frames of `error`, if any, as a note."""
+def with_user_frames(reported: E, error: BaseException) -> E:
+    """Return the error `reported` with the user's frames of `error`, if any, as a note."""
     if text := user_traceback(error):
-        told.add_note(text)
-    return told
+        reported.add_note(text)
+    return reported
 
 
 def user_traceback(error: BaseException) -> str:

@@ -89,11 +89,11 @@ class Enqueued:
     def find(self, job: AnyJob, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[EnqueuedJob]:
         """Return the waiting jobs with this name and, if any are given, these arguments. Raises ArgumentsInvalid."""
         name, definition = named(job)
-        there = [one for one in self.all() if one.job == name]
+        same_name = [one for one in self.all() if one.job == name]
         if not args and not kwargs:
-            return there
+            return same_name
         wanted = self._wanted(name, definition, args, kwargs)
-        return [one for one in there if _call(definition, one.args, one.kwargs) in wanted]
+        return [one for one in same_name if _call(definition, one.args, one.kwargs) in wanted]
 
     def _wanted(
         self, name: str, definition: JobDefinition | None, args: Sequence[Any], kwargs: Mapping[str, Any]

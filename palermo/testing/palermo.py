@@ -200,7 +200,7 @@ class Palermo:
         __tracebackhide__ = True
         found = self.enqueued(job, *args, **kwargs)
         if not found:
-            raise AssertionError(f"no job {call_text(job, args, kwargs)} is enqueued. {self._there()}")
+            raise AssertionError(f"no job {call_text(job, args, kwargs)} is enqueued. {self._enqueued_text()}")
         return found[0]
 
     def refute_enqueued(self, job: AnyJob = None, /, *args: Any, **kwargs: Any) -> None:

@@ -61,8 +61,8 @@ def facts_of_failed(message: Message, shown: PreviewOf = wire_preview) -> Facts:
     failure = message.failure
 
     def texts() -> tuple[str | None, ...]:
-        said = (failure.exception_class, failure.message, failure.stack_trace) if failure else ()
-        return message.job, shown(message), *said
+        texts = (failure.exception_class, failure.message, failure.stack_trace) if failure else ()
+        return message.job, shown(message), *texts
 
     return Facts(
         id=message.id,

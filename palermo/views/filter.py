@@ -207,7 +207,7 @@ class JobFilter(_Conditions, frozen=True, kw_only=True):
             and (self.shorter is None or (job.took is not None and job.took <= self.shorter))
             and (self.requeued is None or self.requeued is job.requeued)
             and (self.group is None or job.group() == self.group)
-            and (self.text is None or _says(job, self.text.casefold()))
+            and (self.text is None or _contains_text(job, self.text.casefold()))
         )
 
 
@@ -215,7 +215,7 @@ class JobFilter(_Conditions, frozen=True, kw_only=True):
 EVERYTHING, ANYTHING = JobFilter(), AuditFilter()
 
 
-def _says(job: Facts, wanted: str) -> bool:
+def _contains_text(job: Facts, wanted: str) -> bool:
     return job.id.casefold().startswith(wanted) or any(wanted in text.casefold() for text in job.texts() if text)
 
 
@@ -281,8 +281,8 @@ def chips(text: str, kind: type[_Conditions] = JobFilter) -> list[Chip]:
             raise OptionInvalid(f"{name}: is given twice. Write {name}:{found[name].value},{value} to match either.")
         else:
             found[name] = Chip(name, value.strip())
-    said = " ".join(filter(None, words))
-    return [*found.values(), *([Chip("", said)] if said else [])]
+    text_chip = " ".join(filter(None, words))
+    return [*found.values(), *([Chip("", text_chip)] if text_chip else [])]
 
 
 def parse_filter(text: str, now: float) -> JobFilter:

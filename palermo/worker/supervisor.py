@@ -54,7 +54,7 @@ class _Place:
         self.process: subprocess.Popen[bytes] | None = None
         #: The pipe into which the worker writes an empty line once it has imported its modules.
         self._pipe: IO[bytes] | None = None
-        self._told: bytes | None = b""
+        self._start_report: bytes | None = b""
         self.began = 0.0
         #: Whether it waits for the code to change.
         self.waits = False
@@ -67,7 +67,7 @@ class _Place:
         reading, writing = os.pipe()
         self._pipe = os.fdopen(reading, "rb", buffering=0)
         os.set_blocking(reading, False)
-        self._told, self.began, self.waits = b"", time.monotonic(), False
+        self._start_report, self.began, self.waits = b"", time.monotonic(), False
         # The worker inherits the mask, so a signal that is passed on waits until the worker obeys it.
         blocked_signals.block()
         try:
@@ -86,9 +86,9 @@ class _Place:
     @property
     def started(self) -> bool:
         """Whether the worker has imported its modules."""
-        if self._pipe is not None and not self._told:
-            self._told = self._pipe.read(1)
-        return self._told == b"\n"
+        if self._pipe is not None and not self._start_report:
+            self._start_report = self._pipe.read(1)
+        return self._start_report == b"\n"
 
     def send(self, row: SignalRow) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -109,13 +109,13 @@ class _Supervisor:
         # The others start once the first has imported the modules, so that an import error is reported only once.
         self._places[0].start()
         code_seen = dict(_code_in(self._watched)) if self._watched else {}
-        looked = time.monotonic()
+        checked = time.monotonic()
         while any(place.code is None for place in self._places):
             time.sleep(_LOOK_EVERY)
             for place in self._places:
-                self._look_at(place)
-            if self._watched and not self._stopping and time.monotonic() - looked >= _CODE_EVERY:
-                code_now, looked = dict(_code_in(self._watched)), time.monotonic()
+                self._check(place)
+            if self._watched and not self._stopping and time.monotonic() - checked >= _CODE_EVERY:
+                code_now, checked = dict(_code_in(self._watched)), time.monotonic()
                 if code_now != code_seen:
                     self._restart(sorted(path for path, _ in code_now.items() ^ code_seen.items())[0])
                     code_seen = code_now
@@ -134,7 +134,7 @@ class _Supervisor:
             else:
                 place.send(_ROWS[Action.RENEW])
 
-    def _look_at(self, place: _Place) -> None:
+    def _check(self, place: _Place) -> None:
         process = place.process
         if process is None:
             if place.code is None and self._stopping:

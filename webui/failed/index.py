@@ -119,7 +119,7 @@ class Index:
         self._db = db
         self._names: dict[str, int] = {}
         self._kinds: dict[str, int] = {}
-        self._traces: dict[bytes, int] = {}
+        self._frame_ids: dict[bytes, int] = {}
         self._queries = Queries(db)
         self._shapes: dict[JobFilter, tuple[int, list[tuple[tuple[str, ...], int]]]] = {}
         self._group_pages: dict[Any, tuple[int, tuple[list[FailureGroup], int]]] = {}
@@ -145,15 +145,15 @@ class Index:
             stale: list[int] = []
             seen: list[tuple[int, int]] = []
             for entry in entries:
-                there = known.get(entry.id)
-                if entry.id in fresh or (there is not None and there[3] == reading):
+                known_row = known.get(entry.id)
+                if entry.id in fresh or (known_row is not None and known_row[3] == reading):
                     continue
-                if there is not None and there[1:3] == (entry.at, entry.retries):
-                    seen.append((reading, there[0]))
-                    known[entry.id] = (*there[:3], reading)
+                if known_row is not None and known_row[1:3] == (entry.at, entry.retries):
+                    seen.append((reading, known_row[0]))
+                    known[entry.id] = (*known_row[:3], reading)
                     continue
-                if there is not None:  # it has run and failed again since
-                    stale.append(there[0])
+                if known_row is not None:  # it has run and failed again since
+                    stale.append(known_row[0])
                 fresh[entry.id] = entry
             self._db.executemany("update job set seen = ? where n = ?", seen)
             self._remove(stale)
@@ -179,7 +179,7 @@ class Index:
             if gone:
                 self._remove(gone)
                 self._db.execute("delete from trace where id not in (select trace from job)")
-                self._traces.clear()
+                self._frame_ids.clear()
                 self._frame_bytes = self._db.execute("select coalesce(sum(length(text)), 0) from trace").fetchone()[0]
                 self.version += 1
             self.complete = reading != self._lost_reading
@@ -359,7 +359,7 @@ class Index:
         if self._frame_bytes > tuning.MAX_BYTES and len(frames) > tuning.TEXT:
             frames, whole = cut_middle(frames, tuning.TEXT), False
         digest = hashlib.blake2b(frames.encode(), digest_size=16).digest()
-        found = self._traces.get(digest)
+        found = self._frame_ids.get(digest)
         if found is None:
             cursor = self._db.execute(
                 "insert into trace (digest, text, folded) values (?, ?, ?) on conflict do nothing",
@@ -368,7 +368,7 @@ class Index:
             if cursor.rowcount:
                 self._frame_bytes += len(frames)
             (found,) = self._db.execute("select id from trace where digest = ?", (digest,)).fetchone()
-            _cache(self._traces, digest, found)
+            _cache(self._frame_ids, digest, found)
         return found, whole
 
     def _name(self, text: str) -> int:

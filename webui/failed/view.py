@@ -155,7 +155,7 @@ class FailedView:
             with self._lock:
                 self._waiting -= 1
 
-    def watching(self, told: dict[str, Any]) -> dict[str, Any]:
+    def watching(self, callbacks: dict[str, Any]) -> dict[str, Any]:
         """Return the callbacks for a command on failed jobs: the view drops the taken jobs, and all calls are passed
         on.
         """
@@ -168,13 +168,13 @@ class FailedView:
                 self._counted -= swept.removed + swept.moved - removed
                 self._counted_at = -float("inf")
             removed = swept.removed + swept.moved
-            told["progress"](swept)
+            callbacks["progress"](swept)
 
         def taken(jobs: Sequence[TakenJob]) -> None:
             self.index.drop(job.id for job in jobs)
-            told["on_taken"](jobs)
+            callbacks["on_taken"](jobs)
 
-        return {**told, "progress": progress, "on_taken": taken}
+        return {**callbacks, "progress": progress, "on_taken": taken}
 
     def message(self, id: str) -> tuple[Message, bool] | None:
         """Return the failed job with this id, and whether it is complete; None if it isn't in the view."""

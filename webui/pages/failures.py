@@ -28,7 +28,7 @@ from palermo.webui.failed.operations import DONE, Operation, operations
 from palermo.webui.filters import LISTED, ListFilter, PageNumber, known_names, list_filter
 from palermo.webui.pages.choice import NAMES, Chosen, list_query
 from palermo.webui.pages.forms import FORM_ERRORS, NO_PROBLEMS, Problems, ShownForm
-from palermo.webui.pages.job_form import FormPage, JobForm, gone_row, job_form
+from palermo.webui.pages.job_form import FormPage, JobForm, job_form, missing_row
 from palermo.webui.render.charts import sparkline
 from palermo.webui.render.facets import count_names, facets
 from palermo.webui.render.rendering import page, path, redirect
@@ -266,14 +266,14 @@ def act(
             return _ask(request, act, meant, request.url.query, values=values, problems=problems)
     else:
         done = actions.discard(visit, which, expected=number or None, wait=tuning.WAIT)
-    return told(request, done, path(request, "failures", request.url.query))
+    return outcome_response(request, done, path(request, "failures", request.url.query))
 
 
 @router.post("/failures/{id:palermo}/requeue", name="requeue_failed")
 def requeue_one(request: Request, visit: Visiting, id: str) -> Response:
     """Run one job again, unchanged."""
     done = actions.requeue(visit, id, wait=tuning.WAIT)
-    return told(request, done, path(request, "failures", request.url.query))
+    return outcome_response(request, done, path(request, "failures", request.url.query))
 
 
 @router.get("/failures/{id:palermo}/edit", name="edit_failed")
@@ -289,7 +289,7 @@ def edit(request: Request, visit: Visiting, id: str) -> Response:
 def save(request: Request, visit: Visiting, id: str, form: Annotated[JobForm, Depends(job_form)]) -> Response:
     """Run one job again with the form's changes."""
     found = failed_jobs(visit.site)
-    row = gone_row(id)
+    row = missing_row(id)
     try:
         message = _message(visit, id)
         row = found.row(message)
@@ -298,7 +298,7 @@ def save(request: Request, visit: Visiting, id: str, form: Annotated[JobForm, De
     except (*FORM_ERRORS, NotFound) as error:
         return _form(request, id).show(request, row, form, error)
     if not done.over or not done.taken:
-        return told(request, done, path(request, "failures", request.url.query))
+        return outcome_response(request, done, path(request, "failures", request.url.query))
     to = path(request, "job", {"queue": changes["queue"] or row["queue"]}, id=id)
     return redirect(request, to, "Requeued. This page shows its new run.")
 
@@ -346,7 +346,7 @@ def stop(request: Request, visit: Visiting, id: str) -> Response:
     return redirect(request, path(request, "operation", request.url.query, id=id))
 
 
-def told(request: Request, done: Operation, back: str) -> Response:
+def outcome_response(request: Request, done: Operation, back: str) -> Response:
     """Redirect to the list with the outcome, or to the page with the operation's progress, which leads back there."""
     if not done.over:
         return redirect(request, path(request, "operation", back.partition("?")[2], id=done.id))

@@ -20,7 +20,7 @@ from palermo.history.listings import kept_result, life, recorded
 from palermo.inspector.jobs import REASONS
 from palermo.webui import actions, tuning
 from palermo.webui.pages.forms import FORM_ERRORS, ShownForm, TimeFields
-from palermo.webui.pages.job_form import FormPage, JobForm, gone_row, job_form
+from palermo.webui.pages.job_form import FormPage, JobForm, job_form, missing_row
 from palermo.webui.render.formats import PrettyJson, pretty_json
 from palermo.webui.render.job_life import again_of, attempts, children_of, final_state, origin_of, timeline
 from palermo.webui.render.rendering import origin, page, path, redirect
@@ -58,31 +58,31 @@ def job(
 ) -> Response:
     known = journal_views(visit.site)
     state = known.wait_until_read()
-    told = life(known.index, known.audit, id)
-    last = next((row for row in reversed(told) if row["kind"] in RUN_ENDS), None)
-    named: Row = next((row for row in reversed(told) if row.get("queue")), {"queue": ""})
+    records = life(known.index, known.audit, id)
+    last = next((row for row in reversed(records) if row["kind"] in RUN_ENDS), None)
+    named: Row = next((row for row in reversed(records) if row.get("queue")), {"queue": ""})
     found = find_job(visit.site, id, queue or named["queue"])
     found = replace(found, queue=found.queue or named["queue"], name=found.name or named.get("job"))
-    unseen = not found.state and _waits(visit, told)
+    unseen = not found.state and _waits(visit, records)
     if unseen:
         found = replace(found, state="pending")
     kept = kept_result(known.index, id) if last is not None and last.get("result") and not found.state else None
     returned, no_result = _returned(visit, id, kept) if (result or kept) and not found.state else (None, "")
-    if not (found.state or told or returned):
+    if not (found.state or records or returned):
         return _not_found(request, found, known, state, no_result)
     written = None if found.message is not None else recorded(known.index, known.audit, id)
     # If the job was found, its current state is newer than the journal's.
     row = found.row
     if written is not None and not found.state:
-        created = next((step["at"] for step in told if step["kind"] == RecordKind.ENQUEUED), None)
+        created = next((step["at"] for step in records if step["kind"] == RecordKind.ENQUEUED), None)
         retries = last["attempt"] - 1 if last and last["attempt"] else None
         row = {**recorded_as(visit.site, written)[0], "created_at": created, "retries": retries}
     if written is not None and found.row is None:
         found = replace(found, row=row)
     message = found.message or (written.message if written else None)
     parts = parts_of(found.error["traceback"]) if found.error and found.error["traceback"] else []
-    ended = "" if found.state else final_state(told) or ""
-    origin_known = origin_of(message, row, told)
+    ended = "" if found.state else final_state(records) or ""
+    origin_known = origin_of(message, row, records)
     return page(
         request,
         "job.html",
@@ -90,8 +90,8 @@ def job(
         job=found,
         ended=ended,
         last=last,
-        lines=[row for row in told if row["kind"] == RecordKind.LOG][-tuning.LIMIT :],
-        progress=[row for row in told if row["kind"] == RecordKind.PROGRESS][-tuning.LIMIT :],
+        lines=[row for row in records if row["kind"] == RecordKind.LOG][-tuning.LIMIT :],
+        progress=[row for row in records if row["kind"] == RecordKind.PROGRESS][-tuning.LIMIT :],
         journal=state,
         level=known.level.value,
         returned=returned,
@@ -101,16 +101,16 @@ def job(
         reason=REASONS.get(written.inexact, "") if written and not found.state else "",
         args=pretty_json(row["args"]) if row and row["args"] else None,
         kwargs=pretty_json(row["kwargs"]) if row and row["kwargs"] else None,
-        attempts=attempts(found, told),
+        attempts=attempts(found, records),
         origin=origin_known,
-        flow=workflow_of(id, message, origin_known.parent, told),
+        flow=workflow_of(id, message, origin_known.parent, records),
         children=children_of(known.index, id, limit=tuning.ROWS),
         most_children=tuning.ROWS,
         key=key_facts(visit.site, found, message),
-        again=again_of(id, told),
+        again=again_of(id, records),
         parts=parts,
         folds=any(part.kind == "folded" for part in parts),
-        events=timeline(found, told, fatal_runs(visit.site, id)),
+        events=timeline(found, records, fatal_runs(visit.site, id)),
         depth=DEPTH,
         unseen=unseen,
         link=origin(request) + path(request, "job", id=id),
@@ -119,9 +119,9 @@ def job(
     )
 
 
-def _waits(visit: Visit, told: Sequence[Row]) -> bool:
+def _waits(visit: Visit, records: Sequence[Row]) -> bool:
     """Whether the job is waiting according to the journal, in a queue too long for the pages to search."""
-    steps = [row for row in told if row["kind"] != "action"]
+    steps = [row for row in records if row["kind"] != "action"]
     if not steps or steps[-1]["kind"] not in WAITING:
         return False
     queues = {row["name"]: row["pending"] for row in live_state(visit.site).snapshot().queues}
@@ -225,7 +225,7 @@ def save(
     in_queue: Annotated[str, Query(alias="queue", max_length=500)] = "",
 ) -> Response:
     """Change a waiting job with the form's values."""
-    row = gone_row(id, in_queue)
+    row = missing_row(id, in_queue)
     try:
         row, bare = _waiting(visit, id, in_queue)
         done = actions.edit(visit, id, **form.changes(row, bare), waits_in=row["queue"])

@@ -94,7 +94,7 @@ def job_form(
     return JobForm(args=args, kwargs=kwargs, queue=queue, unserved=unserved, priority=priority, time=time)
 
 
-def gone_row(id: str, queue: str = "") -> Row:
+def missing_row(id: str, queue: str = "") -> Row:
     """Return a row for a job that no longer exists, for a form that was sent about it."""
     unknown: Row = dict.fromkeys(("job", "preview", "content_type", "priority", "error", "kwargs"))
     return {**unknown, "id": id, "queue": queue, "state": "", "args": []}

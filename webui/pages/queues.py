@@ -292,7 +292,7 @@ def pause_some(
     """
     done, gone = _each(id, lambda name: actions.pause(visit, name, reason=reason.strip()))
     text = f"Paused {actions.describe_ids(done)}. Running jobs continue." if done else "No queue was paused."
-    return _told_of_some(request, text, gone)
+    return _outcome_of_some(request, text, gone)
 
 
 @router.post("/queues/resume-selected", name="resume_queues")
@@ -300,7 +300,7 @@ def resume_some(request: Request, visit: Visiting, id: Annotated[list[str] | Non
     """Resume the selected queues. The query is as in `pause_some`."""
     done, gone = _each(id, lambda name: actions.resume(visit, name))
     text = f"Resumed {actions.describe_ids(done)}." if done else "No queue was resumed."
-    return _told_of_some(request, text, gone)
+    return _outcome_of_some(request, text, gone)
 
 
 def _each(queues: list[str] | None, act: Callable[[str], object]) -> tuple[list[str], list[str]]:
@@ -324,7 +324,7 @@ def _each(queues: list[str] | None, act: Callable[[str], object]) -> tuple[list[
 def _told_of_some(request: Request, text: str, gone: list[str]) -> Response:
     missing = f" {actions.describe_ids(gone)} no longer {'exists' if len(gone) == 1 else 'exist'}." if gone else ""
     to = path(request, "queues", request.url.query)
-    return redirect(request, to, text + missing, level="note" if gone else "done")
+    return redirect(request, to, text + note, level="note" if gone else "done")
 
 
 @router.post("/queues/{name:palermo}/pause", name="pause_queue")

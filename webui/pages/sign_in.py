@@ -49,7 +49,7 @@ async def by_password(
 @router.get("/sign-in/openid", name="openid")
 async def openid(request: Request, visit: Visiting, then: Then = "") -> Response:
     """Redirect to the OpenID provider."""
-    return await _provider(visit).send_there(request, visit, _back(request), then)
+    return await _provider(visit).redirect_to_provider(request, visit, _back(request), then)
 
 
 @router.get("/sign-in/openid/back", name="openid_back")

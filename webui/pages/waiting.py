@@ -11,7 +11,7 @@ from palermo.inspector.jobs import WaitingJobs
 from palermo.webui import actions, tuning
 from palermo.webui.filters import LISTED, known_names, list_filter
 from palermo.webui.pages.choice import NAMES, Chosen, list_query
-from palermo.webui.pages.failures import check_typed, told
+from palermo.webui.pages.failures import check_typed, outcome_response
 from palermo.webui.pages.forms import NO_PROBLEMS, WHOLE, Problems, ShownForm
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visiting
@@ -76,7 +76,7 @@ def act(
         )
     if problems:
         return _ask(request, visit, name, act, ids, number, to=to or "", unserved=unserved, problems=problems)
-    return told(request, done, path(request, "queue", request.url.query, name=name))
+    return outcome_response(request, done, path(request, "queue", request.url.query, name=name))
 
 
 def _ask(

@@ -229,6 +229,6 @@ def control(
 
 def _stacks(row: Row, job: str) -> Row:
     """Return the stacks that a worker reported, by job, or only that of `job`."""
-    told = [each for each in row.get("stacks", []) if "id" in each and job in ("", each["id"])]
-    jobs = [{**each, "stacks": stacks_of(str(each["text"]))} for each in told]
+    stacks = [each for each in row.get("stacks", []) if "id" in each and job in ("", each["id"])]
+    jobs = [{**each, "stacks": stacks_of(str(each["text"]))} for each in stacks]
     return {"worker": row["worker"], "text": row.get("text", ""), "jobs": jobs}

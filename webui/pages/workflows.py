@@ -140,7 +140,7 @@ def _shown(row: Row, layer: int) -> Row:
         "word": "waits for signal" if row["kind"] == "signal" and row["state"] == "pending" else word,
         "look": look,
         "comes_after": "; ".join(some_of(one["steps"]) + _WHEN[one["when"]] for one in row["after"]),
-        "why": "" if row["why"] in _said_elsewhere(row) else row["why"],
+        "why": "" if row["why"] in _shown_elsewhere(row) else row["why"],
         "output": f"{output[:_OUTPUT]}…" if output is not None and cut else output,
     }
 
@@ -160,7 +160,7 @@ def _link(row: Row, inside: str, job: str) -> str:
     return f"#step-{element_key(row['name'])}"
 
 
-def _said_elsewhere(row: Row) -> tuple[str, ...]:
+def _shown_elsewhere(row: Row) -> tuple[str, ...]:
     """Return the reasons that other columns of the row already show."""
     names = list(dict.fromkeys(name for condition in row["after"] for name in condition["steps"]))
     return f"comes after {some_of(names)}", "waits for its signal", f"in queue {row['queue']}"

@@ -98,8 +98,8 @@ def _events_of_journal(job: FoundJob, life: Sequence[Row], dead: Container[Fatal
         events.append(Event(title="Enqueued", at=job.row["created_at"], detail=f"to {job.queue}"))
     started: tuple[object, object] | None = None
     begun: Row | None = None
-    told = [row for row in life if row["kind"] != RecordKind.LOG]
-    for row, after in zip(told, [*told[1:], None], strict=True):
+    shown = [row for row in life if row["kind"] != RecordKind.LOG]
+    for row, after in zip(shown, [*shown[1:], None], strict=True):
         kind = row["kind"]
         if kind == RecordKind.PROGRESS and after is not None and after["kind"] == RecordKind.PROGRESS:
             continue
@@ -140,8 +140,8 @@ def _event(row: Row) -> Event:
             return Event(title="Enqueued", at=at, detail=f"by the recurring job {row.get('name')}")
         case RecordKind.PROGRESS:
             part = row.get("fraction")
-            said = f"{part * 100:.0f} %" if isinstance(part, int | float) else ""
-            return Event(title="Progress", at=at, detail=" ".join(filter(None, (said, text))))
+            detail = f"{part * 100:.0f} %" if isinstance(part, int | float) else ""
+            return Event(title="Progress", at=at, detail=" ".join(filter(None, (detail, text))))
         case RecordKind.LIMITED:
             most = [f"{row['limit']} at a time"] if row.get("limit") else []
             allowed = " and ".join([*most, *([str(row["rate"])] if row.get("rate") else [])])
@@ -249,14 +249,14 @@ def attempts(job: FoundJob, life: Sequence[Row]) -> list[AttemptRow]:
     known = {row.number for row in rows if row.state == "failed"}
     rows += [
         AttemptRow(
-            number=told["attempt"],
+            number=attempt["attempt"],
             state="failed",
-            error=told["class"],
-            message=told["message"],
-            ended_at=told["failed_at"],
+            error=attempt["class"],
+            message=attempt["message"],
+            ended_at=attempt["failed_at"],
         )
-        for told in (job.row["attempts"] if job.row else ())
-        if told["attempt"] not in known
+        for attempt in (job.row["attempts"] if job.row else ())
+        if attempt["attempt"] not in known
     ]
     if job.state == "running":
         number = max((row.number or 0 for row in rows), default=0) + 1

@@ -57,7 +57,7 @@ class OpenIdProvider:
     def issuer(self) -> str:
         return self._issuer
 
-    async def send_there(self, request: Request, visit: Visit, back: str, then: str) -> Response:
+    async def redirect_to_provider(self, request: Request, visit: Visit, back: str, then: str) -> Response:
         """Redirect to the provider, which redirects the browser to `back`.
 
         `then` is the path that the user requested. Raises Refused (502) if the provider doesn't answer.

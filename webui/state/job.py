@@ -66,7 +66,7 @@ class FoundJob(Struct, frozen=True, kw_only=True):
     text: str = ""
     lines: tuple[str, ...] = ()
     #: The arguments reported by its worker, as in a running job's row; None if it isn't running.
-    told: Row | None = None
+    reported: Row | None = None
     #: The same row with hidden values, or None.
     bare: Row | None = None
     #: Its message, if it was read.
@@ -98,8 +98,8 @@ def find_job(site: Site, id: str, queue: str = "") -> FoundJob:
         found = replace(found, lines=tuple(site.inspector.jobs.lines(id, found.worker)) or found.lines)
     if found.row is not None:
         return replace(found, row=masked_row(found.row, site.hidden), bare=found.row)
-    told = None if found.told is None else {**_UNKNOWN, **found.told}
-    return replace(found, row=told, queue=found.queue or queue or None)
+    reported = None if found.reported is None else {**_UNKNOWN, **found.reported}
+    return replace(found, row=reported, queue=found.queue or queue or None)
 
 
 def job_row(visit: Visit, id: str, *, queue: str = "") -> JobRow:
@@ -107,7 +107,7 @@ def job_row(visit: Visit, id: str, *, queue: str = "") -> JobRow:
     check_id(id)
     found = find_job(visit.site, id, queue)
     if found.state == "running":
-        known = {"id": id, "job": found.name, "queue": found.queue, "worker": found.worker, **(found.told or {})}
+        known = {"id": id, "job": found.name, "queue": found.queue, "worker": found.worker, **(found.reported or {})}
         return cast(JobRow, {**_UNKNOWN, **known, "state": JobState.WORKING.value})
     if not found.state or found.row is None:
         raise NotFound(
@@ -131,7 +131,7 @@ def _running(live: LiveState, id: str, max_age: float = 0.5) -> FoundJob | None:
                 progress=job["progress"],
                 text=job["text"],
                 lines=(job["line"],) if job["line"] else (),
-                told={name: job[name] for name in ("args", "kwargs", "preview", "content_type", "parent")},
+                reported={name: job[name] for name in ("args", "kwargs", "preview", "content_type", "parent")},
                 key=job["key"],
             )
     return None

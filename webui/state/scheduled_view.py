@@ -114,11 +114,11 @@ class ScheduledView:
         jobs.
         """
         # first only the time at which it was due
-        there = self._due_time([id])
-        looks = [*([] if there.everything else [there]), *([EVERYTHING] if everywhere else [])]
-        if not looks or not self._listing(ListingKey(EVERYTHING), self._timeout).total:
+        due = self._due_time([id])
+        filters = [*([] if due.everything else [due]), *([EVERYTHING] if everywhere else [])]
+        if not filters or not self._listing(ListingKey(EVERYTHING), self._timeout).total:
             return None
-        for chosen in looks:
+        for chosen in filters:
             if rows := self._listing(ListingKey(chosen, frozenset([id]), 0, 1), self._timeout).rows:
                 return rows[0]
         return None
@@ -165,10 +165,10 @@ class ScheduledView:
             if isinstance(which, JobFilter) or later is not None:
                 return do(which, within=within)
             ids = _ids(which)
-            there = self._due_time(ids)
-            rows = do(ids, within=replace(there, state=within.state))
+            due = self._due_time(ids)
+            rows = do(ids, within=replace(due, state=within.state))
             missing = [row["id"] for row in rows if row["state"] == GONE]
-            if there.everything or not missing:
+            if due.everything or not missing:
                 return rows
             # Missing jobs may have been moved to another time since they were listed.
             return [row for row in rows if row["state"] != GONE] + do(missing, within=within)

@@ -99,10 +99,10 @@ class Found(Struct, frozen=True, kw_only=True):
 
 def search(visit: Visit, query: JobFilter, *, limit: int, depth: int) -> Found:
     """Return the jobs that match, at most `limit` per group. Raises BrokerError."""
-    return Looks(visit, query, limit=limit, depth=depth).found()
+    return RunningSearch(visit, query, limit=limit, depth=depth).found()
 
 
-class Looks:
+class RunningSearch:
     """The parts of a search, which run simultaneously because they mostly wait for the broker."""
 
     def __init__(self, visit: Visit, query: JobFilter, *, limit: int, depth: int, soon: bool = False) -> None:
@@ -177,28 +177,28 @@ class UnfinishedSearches:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[tuple[str, int], tuple[float, Looks]] = {}
+        self._kept: dict[tuple[str, int], tuple[float, RunningSearch]] = {}
 
-    def take(self, text: str, depth: int) -> Looks | None:
+    def take(self, text: str, depth: int) -> RunningSearch | None:
         """Return the search for this text and depth that a page has recently left unfinished."""
         now = time.monotonic()
         with self._lock:
             self._kept = {key: each for key, each in self._kept.items() if now - each[0] < tuning.RECENT}
             return self._kept.pop((text, depth), (0.0, None))[1]
 
-    def keep(self, text: str, depth: int, looks: Looks) -> None:
+    def keep(self, text: str, depth: int, running: RunningSearch) -> None:
         """Keep a search for the next request."""
         with self._lock:
-            self._kept[text, depth] = (time.monotonic(), looks)
+            self._kept[text, depth] = (time.monotonic(), running)
 
 
 def search_soon(visit: Visit, text: str, query: JobFilter, *, limit: int, depth: int) -> Found:
     """Return what a search finds within a moment; the next call with the same text has the rest. Raises BrokerError."""
     unfinished = visit.site.component(UnfinishedSearches, UnfinishedSearches)
-    looks = unfinished.take(text, depth) or Looks(visit, query, limit=limit, depth=depth, soon=True)
-    found = looks.found(tuning.GLANCE * visit.site.client.settings.publish_timeout)
-    if not looks.over:
-        unfinished.keep(text, depth, looks)
+    running = unfinished.take(text, depth) or RunningSearch(visit, query, limit=limit, depth=depth, soon=True)
+    found = running.found(tuning.GLANCE * visit.site.client.settings.publish_timeout)
+    if not running.over:
+        unfinished.keep(text, depth, running)
     return found
 
 
@@ -267,7 +267,7 @@ def _waiting(
     most_queues = tuning.SOME if depth == tuning.DEPTHS[0] else None
     # Reading a page of a queue holds all jobs before it.
     most = min(depth, tuning.DEPTH)
-    looks: dict[str, Future[Listing[Row] | None]] = {}
+    reads: dict[str, Future[Listing[Row] | None]] = {}
 
     def begin(snapshot: Snapshot) -> list[str]:
         """Start reading the queues with the fewest jobs. Returns the names of those left out."""
@@ -276,9 +276,9 @@ def _waiting(
         )
         names = [name for _, name in filled if query.fits_name("queue", name)]
         for name in names[:most_queues]:
-            if name not in looks:
-                looks[name] = pool.submit(look, name)
-        return [name for name in names if name not in looks]
+            if name not in reads:
+                reads[name] = pool.submit(look, name)
+        return [name for name in names if name not in reads]
 
     def look(name: str) -> Listing[Row] | None:
         if time.monotonic() > until:
@@ -291,9 +291,9 @@ def _waiting(
     rows: list[Row] = []
     unseen: list[str] = []
     cut: list[str] = []
-    for name, looked in looks.items():
+    for name, read in reads.items():
         try:
-            found = looked.result()
+            found = read.result()
         except NotFound:
             continue
         except NotBrowsable:
@@ -349,8 +349,8 @@ def _finished(site: Site, query: JobFilter, limit: int) -> Group:
 def _shown(views: JournalViews, entry: Entry) -> Row:
     """Return a finished job with its arguments, or why it was discarded or cancelled."""
     row = entry.row()
-    told = views.arguments.text(entry.id, entry.job, entry.queue, entry.more)
-    return {**row, "preview": row["reason"] or told, "tenant": None}
+    arguments = views.arguments.text(entry.id, entry.job, entry.queue, entry.more)
+    return {**row, "preview": row["reason"] or arguments, "tenant": None}
 
 
 # -- rows

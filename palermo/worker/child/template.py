@@ -117,7 +117,7 @@ class Template:
         if "" not in sys.path and os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
         make_imports_importable()
-        with _telling_of_enqueues():
+        with _warning_about_enqueues():
             for module in expand(self._options.modules):
                 import_module(module)
         chosen = client.default_client()
@@ -312,9 +312,9 @@ def _seconds(returned: object) -> float:
 
 
 @contextmanager
-def _telling_of_enqueues() -> Iterator[None]:
+def _warning_about_enqueues() -> Iterator[None]:
     """Warn about each module line that enqueues a job during import."""
-    told: set[tuple[str, int]] = set()
+    warned: set[tuple[str, int]] = set()
 
     def after_enqueue_in_import(definition: JobDefinition, /, *args: Any, **kwargs: Any) -> None:
         frame: FrameType | None = sys._getframe()
@@ -323,8 +323,8 @@ def _telling_of_enqueues() -> Iterator[None]:
         if frame is None:  # in one of the module's threads
             return
         place = str(frame.f_globals.get("__name__")), frame.f_lineno
-        if place not in told:
-            told.add(place)
+        if place not in warned:
+            warned.add(place)
             log.warning(
                 "module enqueues a job when imported, so each start of a worker enqueues another module=%s line=%d"
                 " job=%s",

@@ -73,7 +73,7 @@ class JobEvents:
 
     def worker_started(self, info: WorkerInfo) -> None:
         """Record that the worker has started."""
-        said = {
+        fields = {
             "worker": info.id,
             "host": info.host,
             "pid": info.pid,
@@ -81,7 +81,7 @@ class JobEvents:
             "slots": info.slots,
             "version": info.version,
         }
-        self.recorder.add(RecordKind.WORKER_UP, said | ({"release": info.release} if info.release else {}))
+        self.recorder.add(RecordKind.WORKER_UP, fields | ({"release": info.release} if info.release else {}))
 
     async def session_ends(self, broker: Broker) -> None:
         """Write this session's records. If it is lost, the next session will write them."""
@@ -91,9 +91,9 @@ class JobEvents:
 
     async def worker_ended(self, info: WorkerInfo, code: int | RestartReason) -> None:
         """Record that the worker ends or restarts, and wait up to 2 s for all records to be written."""
-        said = {"worker": info.id, "processed": info.processed, "failed": info.failed}
+        fields = {"worker": info.id, "processed": info.processed, "failed": info.failed}
         self.recorder.add(
-            RecordKind.WORKER_DOWN, said | ({"code": code} if isinstance(code, int) else {"restarts": True})
+            RecordKind.WORKER_DOWN, fields | ({"code": code} if isinstance(code, int) else {"restarts": True})
         )
         await self.recorder.close(_CLOSE_TIMEOUT)
         if self.recorder.unwritten:
@@ -119,13 +119,13 @@ class JobEvents:
     def run_limited(self, slot: int, message: Message, demand: LimitDemand) -> None:
         """Record that a job was deferred by its limit or rate."""
         if self._every_run:
-            said = {"key": demand.key, "limit": demand.limit, "rate": demand.written}
-            said = {name: value for name, value in said.items() if value}
-            self.recorder.add(RecordKind.LIMITED, {**_run(slot, message), **said})
+            fields = {"key": demand.key, "limit": demand.limit, "rate": demand.written}
+            fields = {name: value for name, value in fields.items() if value}
+            self.recorder.add(RecordKind.LIMITED, {**_run(slot, message), **fields})
 
-    def job_reported(self, slot: int, message: Message, kind: RecordKind, said: Mapping[str, Any]) -> None:
+    def job_reported(self, slot: int, message: Message, kind: RecordKind, fields: Mapping[str, Any]) -> None:
         """Record a log line or the progress of a slot's job."""
-        self.recorder.add(kind, {**_run(slot, message), **said})
+        self.recorder.add(kind, {**_run(slot, message), **fields})
 
     async def store_result(
         self, slot: int, message: Message, result: Result, *, began_at: float, ended_at: float, by: str = ""
@@ -145,11 +145,11 @@ class JobEvents:
             self._warned = True
             return False
         wait, took = _times(message, began_at, ended_at)
-        said = {**_run(slot, message, wait=wait, took=took), "created": message.created_at, **more}
-        said |= self.recorder.arguments(message)
+        fields = {**_run(slot, message, wait=wait, took=took), "created": message.created_at, **more}
+        fields |= self.recorder.arguments(message)
         timeout = AWAY_TIMEOUT if self.recorder.is_failing else STORE_TIMEOUT
         try:
-            await self.recorder.add_confirmed(kind, said, timeout=timeout)
+            await self.recorder.add_confirmed(kind, fields, timeout=timeout)
         except BrokerUnavailable as error:
             log.error(
                 "end of a job not stored, its result may be lost id=%s job=%s error=%r",
@@ -189,12 +189,12 @@ class JobEvents:
         if not settled:
             kind, more = RecordKind.RELEASED, {}
         if not written and kind in self.recorder.wanted:
-            said = {**_run(slot, message, wait=wait, took=took), **more}
+            fields = {**_run(slot, message, wait=wait, took=took), **more}
             if RUN_ENDS[kind] or message.attempt == 1:
                 # Recording the arguments at the enqueue would be costly for the program, and until now the broker has
                 # had them. A waiting retry may be cancelled there, and then no worker records its end.
-                said |= self.recorder.arguments(message)
-            self.recorder.add(kind, said, at=ended_at)
+                fields |= self.recorder.arguments(message)
+            self.recorder.add(kind, fields, at=ended_at)
 
     def result_refused(self, settlement: Fail | Reschedule, error: PalermoError) -> None:
         """Log that a queue refuses a job's result, at most once a minute."""
@@ -218,8 +218,8 @@ class JobEvents:
         """
         kind, more = _kind(result, "")
         wait, took = _times(message, began_at, ended_at)
-        said = {**_run(worker, message, wait=wait, took=took), **more, **self.recorder.arguments(message)}
-        self.recorder.add(kind, said, at=ended_at)
+        fields = {**_run(worker, message, wait=wait, took=took), **more, **self.recorder.arguments(message)}
+        self.recorder.add(kind, fields, at=ended_at)
 
 
 def _run(slot: int | str, message: Message, *, wait: float | None = None, took: float | None = None) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def _run(slot: int | str, message: Message, *, wait: float | None = None, took: 
 
     `slot` is a slot number of this worker, or the tag of another worker's slot.
     """
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": message.id,
         "job": message.job,
         "queue": message.queue,
@@ -235,10 +235,10 @@ def _run(slot: int | str, message: Message, *, wait: float | None = None, took: 
         "slot" if isinstance(slot, int) else "worker": slot,
     }
     if wait is not None:
-        said["wait"] = round(wait, 6)
+        fields["wait"] = round(wait, 6)
     if took is not None:
-        said["took"] = round(took, 6)
-    return said
+        fields["took"] = round(took, 6)
+    return fields
 
 
 def _times(message: Message, began_at: float, ended_at: float) -> tuple[float | None, float | None]:
@@ -257,9 +257,9 @@ def _kind(result: Result, by: str) -> tuple[RecordKind, Mapping[str, Any]]:
         case Succeeded(adds=adds) if adds:
             return RecordKind.EXPANDED, {}
         case Succeeded(skipped, value, refused):
-            said: dict[str, Any] = {"skipped": True} if skipped else {}
-            said |= {} if value is None else {"result": value.to_plain()}
-            return RecordKind.SUCCEEDED, said | ({"refused": refused} if refused else {})
+            fields: dict[str, Any] = {"skipped": True} if skipped else {}
+            fields |= {} if value is None else {"result": value.to_plain()}
+            return RecordKind.SUCCEEDED, fields | ({"refused": refused} if refused else {})
         case Raised(failure):
             return RecordKind.FAILED, _error(failure)
         case Retrying(None, delay):
@@ -451,5 +451,5 @@ class Progress:
     def _record(self) -> None:
         if self._unwritten:
             self._unwritten = False
-            said: dict[str, Any] = {} if self.fraction is None else {"fraction": round(self.fraction, 4)}
-            self._write(RecordKind.PROGRESS, said | ({"text": self.text} if self.text else {}))
+            fields: dict[str, Any] = {} if self.fraction is None else {"fraction": round(self.fraction, 4)}
+            self._write(RecordKind.PROGRESS, fields | ({"text": self.text} if self.text else {}))

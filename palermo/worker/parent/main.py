@@ -58,7 +58,7 @@ async def run_parent(
         gc.freeze()
         gc.enable()
         registered = await importing
-        _tell_starter(starter, "")
+        _notify_starter(starter, "")
         worker = Worker(options, pool, registered, host=host, pid=os.getpid(), show_title=set_title)
         listen(loop, worker.act, resque=options.resque_signals)
         for row in for_worker:
@@ -95,7 +95,7 @@ async def run_parent(
                 ignore_signals(loop)
             return code
     except WorkerFailed as error:
-        _tell_starter(starter, str(error))
+        _notify_starter(starter, str(error))
         raise
     except asyncio.CancelledError:
         pool.children.kill()
@@ -113,7 +113,7 @@ async def run_parent(
             ended.log_end()
 
 
-def _tell_starter(starter: IO[bytes] | None, why: str) -> None:
+def _notify_starter(starter: IO[bytes] | None, why: str) -> None:
     if starter is not None:
         with suppress(OSError), starter:  # the starter may have ended
             starter.write(f"{why}\n".encode(errors="replace"))

@@ -41,7 +41,7 @@ async def keep_pace(worker: WorkerState) -> None:
         await asyncio.sleep(max(_PACE_EVERY, _PAUSE_FACTOR * took))
 
 
-async def is_drained(broker: Broker, selection: QueueSelection, put_aside: Collection[str]) -> bool:
+async def is_drained(broker: Broker, selection: QueueSelection, deferred_keys: Collection[str]) -> bool:
     """Whether no job waits in these queues. The worker must have stopped its deliveries.
 
     While another session reads one of RabbitMQ's queues, it holds the jobs, so none seem to wait. Therefore this waits
@@ -50,18 +50,18 @@ async def is_drained(broker: Broker, selection: QueueSelection, put_aside: Colle
     # The leader publishes all steps that have become ready on RabbitMQ.
     await broker.workflows.next_due()
     deadline = time.monotonic() + _OTHERS
-    while not await count_pending(broker, selection, put_aside):
+    while not await count_pending(broker, selection, deferred_keys):
         others = any(queue.consumers for queue in await served_queues(broker, selection) if not queue.paused)
         if not others or time.monotonic() > deadline:
-            return not await count_pending(broker, selection, put_aside)
+            return not await count_pending(broker, selection, deferred_keys)
         await asyncio.sleep(_LOOK_EVERY)
     return False
 
 
-async def count_pending(broker: Broker, selection: QueueSelection, put_aside: Collection[str]) -> int:
+async def count_pending(broker: Broker, selection: QueueSelection, deferred_keys: Collection[str]) -> int:
     """Return the number of jobs that wait in these queues, or were deferred for one of these limit keys."""
-    aside = await broker.limits() if put_aside else ()
-    waiting = sum(info.waiting for info in aside if info.key in put_aside)
+    limits = await broker.limits() if deferred_keys else ()
+    waiting = sum(info.waiting for info in limits if info.key in deferred_keys)
     # Jobs in paused queues don't count, because a burst must not wait for them forever.
     return waiting + sum(queue.pending for queue in await served_queues(broker, selection) if not queue.paused)
 
@@ -102,7 +102,7 @@ class EmptyQueues:
 
     @property
     def _awaited(self) -> Collection[str]:
-        return self._worker.put_aside if self._worker.options.burst_waits_for_limits else ()
+        return self._worker.deferred_keys if self._worker.options.burst_waits_for_limits else ()
 
     async def _emptied(self) -> None:
         if self._worker.processed:

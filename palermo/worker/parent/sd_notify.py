@@ -60,7 +60,7 @@ class Notifier:
             # After a restart in the same process, the service manager's watchdog is already running.
             self._send("WATCHDOG=1")
         await wait_for_any(available, stopping)
-        said = set[str]()
+        sent = set[str]()
         # A burst worker may already be stopping.
         ready = ["READY=1"] if available.is_set() or not stopping.is_set() else []
         while True:
@@ -71,12 +71,12 @@ class Notifier:
                 facts.append("STOPPING=1")
                 # The worker decides how long stopping may take: --shutdown-timeout after TERM, no limit after QUIT.
                 signs.append(f"EXTEND_TIMEOUT_USEC={int(self._every * 3 * 1_000_000)}")
-            lines = [*(fact for fact in facts if fact not in said), *signs]
+            lines = [*(fact for fact in facts if fact not in sent), *signs]
             if lines and not self._send(*lines):
                 # If READY were lost, systemd would kill the worker because it "never started".
                 await asyncio.sleep(_SEND_AGAIN_AFTER)
                 continue
-            said = {*facts}
+            sent = {*facts}
             await (asyncio.sleep(self._every) if stopping.is_set() else wait_for_any(stopping, timeout=self._every))
 
     def _send(self, *lines: str) -> bool:

@@ -71,7 +71,7 @@ log = logging.getLogger("palermo.worker")
 
 #: Maximum number of limit keys remembered by a worker, about 15 MB. If keys are customers' ids, a worker sees millions
 #: within days.
-_MOST_PUT_ASIDE = 100_000
+_MAX_DEFERRED_KEYS = 100_000
 
 #: Maximum seconds between attempts to store a result that the broker refuses, and maximum attempts for a retry.
 _MAX_PAUSE, _RETRY_ATTEMPTS = 5.0, 4
@@ -237,7 +237,7 @@ class SlotTask:
             return False
         self.permitted = wait is not None
         if wait is None and (demand := demand_of(delivery.message)) is not None:
-            remember(self._worker.put_aside, demand.key, None, most=_MOST_PUT_ASIDE)
+            remember(self._worker.deferred_keys, demand.key, None, most=_MAX_DEFERRED_KEYS)
             self._worker.job_events.run_limited(self.number, delivery.message, demand)
         if wait:
             await asyncio.sleep(wait)
@@ -312,9 +312,9 @@ class SlotTask:
         """Add a report of the running job. A report that arrives later is dropped."""
         self.progress.add(report)
 
-    def _job_reported(self, kind: RecordKind, said: Mapping[str, Any]) -> None:
+    def _job_reported(self, kind: RecordKind, fields: Mapping[str, Any]) -> None:
         """Record progress or a log line of the job, or of the first job in a batch."""
-        self._worker.job_events.job_reported(self.number, self._taken[0].message, kind, said)
+        self._worker.job_events.job_reported(self.number, self._taken[0].message, kind, fields)
 
     def _save(self, text: str) -> None:
         """Store the job's saved state on the broker, for the next worker if this one dies."""

@@ -40,7 +40,7 @@ class WorkerState(Struct, kw_only=True, eq=False):
     #: Minimum seconds between the starts of two jobs in a slot, set by the hook queue_size.
     pace: float = 0.0
     #: Limit keys of the latest deferred jobs, for which a burst must wait.
-    put_aside: dict[str, None] = field(default_factory=dict)
+    deferred_keys: dict[str, None] = field(default_factory=dict)
     #: Number of jobs taken, running, ended and failed.
     taken: int = 0
     busy: int = 0

@@ -103,7 +103,7 @@ class Child(Process):
 
     def connect(self) -> SlotPipe:
         """The parent's end of the socket pair, for a process that is being forked."""
-        self.pipe = SlotPipe(0 if self.place.shared else self.number, self._ended, self._heard, self._disconnected)
+        self.pipe = SlotPipe(0 if self.place.shared else self.number, self._ended, self._on_answer, self._disconnected)
         return self.pipe
 
     def write(self, frame: tuple[Any, ...]) -> None:
@@ -176,7 +176,7 @@ class Child(Process):
         done, _ = await asyncio.wait([self._stacks[slot]], timeout=within)
         return done.pop().result() if done else None
 
-    def _heard(self, answer: FromSlot) -> None:
+    def _on_answer(self, answer: FromSlot) -> None:
         match answer:
             case Ended(slot, result):
                 self._ended(slot, result)

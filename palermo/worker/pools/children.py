@@ -243,13 +243,13 @@ class Children:
             data = b""
         try:
             for payload in self._frames.feed(data):
-                self._hear(unpack_reply(payload))
+                self._on_report(unpack_reply(payload))
         except (InvalidFrame, ValidationError):
             data = b""
         if not data:
             self._template_ended()
 
-    def _hear(self, report: Mapping[str, Any]) -> None:
+    def _on_report(self, report: Mapping[str, Any]) -> None:
         match report:
             case {"ready": _} | {"unstartable": _} if self._registered.done():
                 pass  # A signal ended the wait for the modules.
