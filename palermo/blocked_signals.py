@@ -20,7 +20,7 @@ def block() -> None:
 
 
 def are_blocked() -> bool:
-    """Whether this process has blocked them. It hasn't if another program runs the command line in its own process."""
+    """Whether this process has blocked the worker's signals. False if a program imports and runs the command line."""
     return bool(signal.SIGHUP in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 
 

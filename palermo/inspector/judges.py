@@ -78,7 +78,7 @@ class Selection:
         return message.id in self.seen or message.id in self.ids or self._matches(message)
 
     def missing_error(self, text: str = NO_FAILED_JOB) -> NotFound | None:
-        """Return NotFound for chosen ids that weren't found, which replace {} in `text`, or None."""
+        """Return NotFound if chosen ids weren't found, else None. In `text`, {} stands for these ids."""
         missing = [id for id in self.ids if id not in self.seen]
         return not_found_error(missing, text) if missing else None
 
@@ -286,7 +286,7 @@ def report_taken(taken: Sequence[TakenJob], watching: Watching) -> Progress:
 
 
 def not_found_error(ids: Sequence[str], text: str = NO_FAILED_JOB) -> NotFound:
-    """Return the error for ids that weren't found, which replace {} in `text`."""
+    """Return NotFound with `text`, in which {} stands for the ids that weren't found."""
     error = NotFound(text.format(some_of(ids)))
     error.jobs = len(ids)
     return error

@@ -353,7 +353,7 @@ class Palermo:
 
 
 class _TestClient(Client):
-    """A test's client, which runs the jobs it has stored in inline mode."""
+    """A test's client. In inline mode it runs each job right after storing it."""
 
     def __init__(self, settings: Settings, test: Palermo) -> None:
         super().__init__(settings)

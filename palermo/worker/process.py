@@ -1,7 +1,4 @@
-"""Changes that a worker process makes to itself: title, standard streams, link to its parent, exit.
-
-Setting a title, as `ps` shows it, is cheap enough for a no-op job.
-"""
+"""Changes that a worker's processes make to themselves: title, standard streams, signals, exit."""
 
 import atexit
 import contextlib
@@ -28,16 +25,16 @@ _MAX_TITLE = 1_000
 
 
 def set_title(text: str) -> None:
-    """Show this text in `ps` instead of the command line, which may contain a password. Costs about 1 µs."""
+    """Set the text that `ps` shows, since the command line may contain a password. Takes about 1 µs."""
     text = text[:_MAX_TITLE]
     if not text.isprintable():
-        # The publisher chooses a job's name and id. A title cannot contain a NUL, and must not control a terminal.
+        # Publishers choose jobs' names and ids. A title can't contain a NUL, and must not control a terminal.
         text = "".join(letter if letter.isprintable() else "?" for letter in text)
     setproctitle.setproctitle(text)
 
 
 def nameless_file() -> int:
-    """The descriptor of an empty file without a name, shared by this process and those forked from now on."""
+    """Return the descriptor of an empty file without a name, shared with processes forked later."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("palermo-stacks")
     else:
@@ -45,23 +42,25 @@ def nameless_file() -> int:
 
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
-    # Each write goes to the current end of the file, even after another process has truncated it.
+    # Append each write at the end of the file, even if another process has truncated it.
     fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_APPEND)
     return descriptor
 
 
 def flush() -> None:
-    """Flush stdout and stderr: the process may be killed, or exit without Python's own flush, at any time."""
+    """Flush stdout and stderr, because the process may be killed or exit without Python's own flush."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
-            # A job may have closed or replaced them, and the reader of a pipe may be gone.
+            # a job may have closed or replaced them, and a pipe's reader may be gone
             continue
 
 
 def usable_processors(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Number of processors that this process may use: those it is bound to, or fewer if its container has a quota."""
+    """Return the number of processors that this process may use, taking affinity and a container's `quota` into
+    account.
+    """
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         allowed, period = quota.read_text().split()
@@ -70,16 +69,16 @@ def usable_processors(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
         return bound
 
 
-#: Number of single-job titles that a slot may show per second.
+#: Maximum number of titles for single jobs that a slot shows per second.
 _BURST = 20
 
 
 class SlotTitle:
-    """A slot's title: "idle", or the job it runs.
+    """A slot's title: "idle", or its running job.
 
-    A slot cannot check the clock while its job runs, so it sets the title when a job starts. With very short jobs
-    that would take most of the time. So after 20 titles in one second, the title says only that there are many jobs,
-    until the next second.
+    The title is set when a job starts, because a slot can't watch the clock while a job is running. For very short jobs
+    that would take most of the time. After 20 titles in one second, the title therefore only says that there are many
+    jobs, until the next second.
     """
 
     def __init__(self, slot: int, *, show: Callable[[str], None] = set_title) -> None:
@@ -87,13 +86,13 @@ class SlotTitle:
         self._prefix = f"palermo slot {slot}: "
         self._show = show
         self._second = 0
-        #: Number of single-job titles left in that second; negative once the title says that there are many.
+        #: Number of titles left in that second; negative once the title says that there are many jobs.
         self._left = _BURST
-        #: Whether the title does not say idle, so that it is outdated once no job runs.
+        #: Whether the title doesn't say idle, and so is outdated once no job is running.
         self.stale = True
 
     def working(self, job: str, id: str, now: float) -> None:
-        """Show that a job begins."""
+        """Show that a job has started."""
         second = int(now)
         if second != self._second:
             self._second, self._left = second, _BURST
@@ -108,14 +107,14 @@ class SlotTitle:
         self.stale = True
 
     def idle(self) -> None:
-        """Show that there is no job."""
+        """Show that no job is running."""
         self.stale = False
         self._left = max(self._left, 0)
         self._show(f"{self._prefix}idle")
 
 
 class Title:
-    """A title that changes with each job, and is shown soon after a change."""
+    """A title that depends on the jobs, and is updated soon after each change."""
 
     def __init__(
         self,
@@ -124,8 +123,7 @@ class Title:
         *,
         show: Callable[[str], None] = set_title,
     ) -> None:
-        """`text` returns the current title; `call_soon` calls a function within a tenth of a second, not
-        immediately."""
+        """`text` returns the current title. `call_soon` calls a function later, within a tenth of a second."""
         self._text = text
         self._call_soon = call_soon
         self._show = show
@@ -133,7 +131,7 @@ class Title:
         self._queued = False
 
     def update(self) -> None:
-        """Schedule an update. Cheap, because it is called for every job; any thread may call it."""
+        """Schedule an update. Thread-safe and cheap, because it is called for every job."""
         if not self._queued:
             self._queued = True
             self._call_soon(self._update)
@@ -144,12 +142,12 @@ class Title:
 
 
 def busy_slots(busy: int, slots: int) -> str:
-    """How many slots are busy, in words."""
+    """Describe how many slots are busy."""
     return f"{busy} of {count(slots, 'slot')} busy"
 
 
 def parent_title(*, state: str, queues: str, busy: int, slots: int) -> str:
-    """The title of the parent process, by the worker's state."""
+    """Return the title of the parent process, by the worker's state."""
     match state:
         case "working":
             return f"palermo worker: {busy_slots(busy, slots)}"
@@ -162,10 +160,9 @@ def parent_title(*, state: str, queues: str, busy: int, slots: int) -> str:
 
 
 def die_with(parent: int) -> None:
-    """Make the kernel kill this process when the process `parent`, which forked it, ends in any way.
+    """Let the kernel kill this process when `parent`, which forked it, ends for any reason.
 
-    Linux only. Elsewhere the end of file on the socket pair ends an idle child immediately, and a busy one after its
-    job.
+    Linux only. Elsewhere, an idle child ends immediately when the socket pair is closed, and a busy one after its job.
     """
     if sys.platform == "linux":
         import ctypes
@@ -179,9 +176,9 @@ def die_with(parent: int) -> None:
 def use_ordinary_signal_stack() -> None:
     """Run signal handlers on the ordinary stack.
 
-    If faulthandler has created an alternate stack, Python's handlers run there. It has room for one frame and 8 kB.
-    A frame takes 3 to 11 kB, depending on the processor, and each of several simultaneous signals needs a frame. If
-    the stack is too small for them, the kernel ends the process.
+    If faulthandler has created an alternate stack, Python's handlers run there. It has room for one frame plus 8 kB. A
+    frame takes 3 to 11 kB, depending on the processor, and each of several simultaneous signals needs one. If the stack
+    is too small, the kernel kills the process.
     """
     if sys.platform == "linux":
         import ctypes
@@ -193,13 +190,13 @@ def use_ordinary_signal_stack() -> None:
 
 
 def own_group() -> None:
-    """Move this process out of the terminal's foreground group, so that Ctrl-C reaches only the parent."""
+    """Move this process into its own group, so that the terminal sends Ctrl-C only to the parent."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
 
 
 def close_stdin() -> None:
-    """Make standard input /dev/null: the terminal belongs to its user and not to jobs."""
+    """Redirect standard input to /dev/null, because jobs must not read from the terminal."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     if null != 0:
@@ -207,18 +204,18 @@ def close_stdin() -> None:
 
 
 def forget_atexit() -> None:
-    """Drop the atexit functions from before the fork: they belong to the process that forked this one."""
+    """Remove atexit functions registered before the fork, which belong to the parent process."""
     atexit._clear()
 
 
 def end_by_atexit() -> NoReturn:
-    """Run the atexit functions of this process's jobs, then end it. An error in one of them is printed."""
+    """Run the atexit functions of this process's jobs, then exit. Errors in them are printed."""
     atexit._run_exitfuncs()
     exit_now(0)
 
 
 def exit_now(status: int) -> NoReturn:
-    """End this process now, after flushing stdout and stderr and sending the tracing spans."""
+    """Exit immediately, after flushing stdout and stderr and sending the tracing spans."""
     flush()
     tracing.flush()
     os._exit(status)

@@ -1,4 +1,4 @@
-"""The registrations of the user's modules that the worker's loop needs: jobs, hooks and subscriptions."""
+"""The registrations of the user's modules that the worker's parent needs: jobs, hooks and subscriptions."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,26 +11,26 @@ from palermo.core.plain import PlainWithMessages
 
 
 class Registered(PlainWithMessages, frozen=True, kw_only=True):
-    """The jobs, hooks and subscriptions that the user's modules registered."""
+    """The jobs, hooks and subscriptions registered by the user's modules."""
 
     jobs: tuple[str, ...]
-    #: The patterns of the queues to serve.
+    #: The names or patterns of the queues to serve.
     queues: tuple[str, ...]
     #: The kinds of worker hooks that are registered.
     hooks: frozenset[str]
-    #: By job, the timeout in seconds if its message has none.
+    #: The timeout in seconds of each job, for messages that have none.
     timeouts: Mapping[str, float] = field(default_factory=dict)
-    #: By job, the seconds of its `rerun_after` if its message has none.
+    #: The seconds of `rerun_after` of each job, for messages that have none.
     reruns: Mapping[str, float] = field(default_factory=dict)
     #: The queues for which a job with a priority is declared.
     prioritized: frozenset[str] = frozenset()
-    #: By batch job, the maximum number of jobs in one call, and the seconds that the first one waits for more.
+    #: For each batch job, the maximum number of jobs per call, and the seconds that the first one waits for more.
     batches: Mapping[str, tuple[int, float]] = field(default_factory=dict)
-    #: By queue, the job that takes messages without a job name.
+    #: For each queue, the job that takes messages without a job name.
     defaults: Mapping[str, str] = field(default_factory=dict)
-    #: The jobs that are declared unique, for programs that enqueue them without their code.
+    #: The jobs declared as unique, for programs that enqueue them without their code.
     unique: tuple[UniqueJob, ...] = ()
-    #: By job, the names of its parameters, if the journal hides one of them.
+    #: For each job, its parameter names, if the journal hides one of them.
     parameters: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: The recurring jobs, as stored on the broker.
     recurring: tuple[RecurringEntry, ...] = ()

@@ -1,8 +1,8 @@
-"""The signals of a worker, in one table that the code and the documentation read.
+"""The signals of a worker, in a table read by the code and the documentation.
 
-Signals are for the parent. A terminal or a supervisor may send one to every process in the group. The template and
-the slots survive that because their handlers do nothing. They install handlers instead of SIG_IGN, because programs
-started by a job inherit an ignored signal but not a handler.
+Signals are meant for the parent, but a terminal or supervisor may send one to every process in the group. The template
+and the slots survive it because their handlers do nothing. They don't use SIG_IGN, because programs started by a job
+would inherit it, unlike a handler.
 """
 
 import os
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 class Action(Enum):
-    """What a signal or an order makes the worker do."""
+    """The effect of a signal or an order on the worker."""
 
     FINISH = "finish"  #: take no more jobs, wait for the running ones, exit
-    STOP = "stop"  #: as FINISH, but kill and release jobs that still run after the shutdown timeout
-    INTERRUPT = "interrupt"  #: as STOP the first time; the second time, kill immediately
+    STOP = "stop"  # like FINISH, but kill and release jobs that are still running after the shutdown timeout
+    INTERRUPT = "interrupt"  # like STOP the first time; the second time, kill immediately
     PAUSE = "pause"  #: take no more jobs until RESUME; running jobs continue
     RESUME = "resume"  #: take jobs again
-    QUIET = "quiet"  #: take no more jobs until the worker exits or WAKE; running jobs continue
-    WAKE = "wake"  #: take jobs again, after PAUSE or QUIET; only an order asks for it, see orders.py
-    KILL_JOBS = "kill jobs"  #: kill the running jobs, which fail, and continue
+    QUIET = "quiet"  # take no more jobs until the worker exits or WAKE; running jobs continue
+    WAKE = "wake"  # take jobs again, after PAUSE or QUIET; only by an order, see orders.py
+    KILL_JOBS = "kill jobs"  # kill the running jobs, which fail, and continue
     DUMP = "dump"  #: log the stacks of the worker and of every running job
-    RENEW = "renew"  #: as FINISH, and then restart in the same process, with fresh code
-    ABANDON = "abandon"  #: kill and release the running jobs immediately, exit
+    RENEW = "renew"  # like FINISH, then restart in the same process with fresh code
+    ABANDON = "abandon"  # kill and release the running jobs immediately, and exit
 
     @property
     def ends(self) -> bool:
@@ -48,21 +48,20 @@ ShutdownAction = Literal[Action.RENEW, Action.FINISH, Action.STOP, Action.INTERR
 
 
 class SignalRow(Struct, frozen=True):
-    """One row of the table."""
+    """A row of the table."""
 
     name: str
     action: Action
-    #: What the worker does, as docs/ prints it.
+    #: The effect on the worker, for the documentation.
     meaning: str
 
     @property
     def number(self) -> signal.Signals:
-        """The signal itself."""
         return signal.Signals[f"SIG{self.name}"]
 
 
-#: Default of --shutdown-timeout: seconds that running jobs get after TERM or INT. Below the 30 s after which
-#: Kubernetes kills, and well below systemd's 90 s.
+#: Default of --shutdown-timeout: seconds for running jobs after TERM or INT. Less than the 30 s until Kubernetes kills,
+#: and much less than systemd's 90 s.
 SHUTDOWN_TIMEOUT = 25.0
 
 SIGNALS: tuple[SignalRow, ...] = (
@@ -94,28 +93,28 @@ SIGNALS: tuple[SignalRow, ...] = (
     ),
 )
 
-#: The signals that have their Resque meaning with `--resque-signals`.
+#: The signals with a different meaning under `--resque-signals`.
 RESQUE_SIGNALS: tuple[SignalRow, ...] = tuple(
     SignalRow(name, Action.ABANDON, "Kill the running jobs immediately, release them, and exit")
     for name in ("TERM", "INT")
 )
 
-#: Default of --term-timeout: seconds that a job gets to clean up after JobTerminated was raised in it. Together with
-#: the shutdown timeout it is below 30 s.
+#: Default of --term-timeout: seconds for a job to clean up after JobTerminated. Together with the shutdown timeout,
+#: less than 30 s.
 TERM_TIMEOUT = 3.0
 
-# The signals that the parent sends to a running slot. TERM isn't one of them, because systemd sends TERM to every
-# process of a service at the start of a stop, when jobs should continue until the shutdown timeout. On Linux these are
-# real-time signals, which jobs rarely use. Elsewhere they are three signals that few programs use.
+# The signals that the parent sends to a running slot. They don't include TERM, because systemd sends TERM to every
+# process of a service when it starts to stop, and jobs should continue until the shutdown timeout. On Linux they are
+# real-time signals, which jobs rarely use, and elsewhere three signals that few programs use.
 _REALTIME = getattr(signal, "SIGRTMIN", None)
-#: Raise JobTerminated in the job.
+#: Raises JobTerminated in the job.
 TERMINATE: int = _REALTIME + 9 if _REALTIME else signal.SIGVTALRM
-#: Raise JobCancelled in the job.
+#: Raises JobCancelled in the job.
 CANCEL: int = _REALTIME + 10 if _REALTIME else signal.SIGXFSZ
-#: Write the stacks of all threads, from C, whatever the job is doing.
+#: Writes the stacks of all threads, from C, whatever the job is doing.
 DUMP: int = _REALTIME + 8 if _REALTIME else signal.SIGXCPU
 
-#: The signals that the children survive. They need the defaults of CHLD, PIPE, CONT and the signals of a crash.
+#: The signals that the children survive. CHLD, PIPE, CONT and the signals of a crash must keep their defaults.
 SURVIVED = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
     *(signal.SIGTSTP, signal.SIGTTIN),
@@ -123,13 +122,13 @@ SURVIVED = (
 
 
 def listen(loop: "asyncio.AbstractEventLoop", act: Callable[[SignalRow], object], *, resque: bool = False) -> None:
-    """Call `act` from the event loop for each signal of the table."""
+    """Call `act` in the event loop for each signal of the table."""
     for row in (*SIGNALS, *(RESQUE_SIGNALS if resque else ())):
         loop.add_signal_handler(row.number, act, row)
 
 
 def listen_without_loop(act: Callable[[SignalRow], object]) -> None:
-    """Call `act` for each signal of the table, in the main thread of a process without an event loop."""
+    """Call `act` in the main thread for each signal of the table, in a process without an event loop."""
     rows = {int(row.number): row for row in SIGNALS}
 
     def handler(number: int, frame: FrameType | None) -> None:
@@ -140,9 +139,9 @@ def listen_without_loop(act: Callable[[SignalRow], object]) -> None:
 
 
 def end_before_start() -> None:
-    """Let TERM, INT and QUIT end this process before its worker has started; other signals wait until it has.
+    """Let TERM, INT and QUIT end this process before its worker has started. Other signals stay pending until then.
 
-    The process then exits with code 0, like a worker without running jobs, and one line on stderr.
+    The process then exits with code 0, like a worker without running jobs, and prints a line on stderr.
     """
     ending = tuple(row.number for row in SIGNALS if row.action.ends)
     for number in ending:
@@ -151,17 +150,17 @@ def end_before_start() -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    # No exception, because it could be raised, and lost, in any import.
+    # Not with an exception, which could be lost in an import.
     with suppress(OSError):
         os.write(2, f"palermo: {signal.Signals(number).name[3:]} ended the worker before it had started\n".encode())
     os._exit(0)
 
 
 def ignore_signals(loop: "asyncio.AbstractEventLoop") -> None:
-    """Ignore further signals in this process, which is about to end, so that it ends with its exit code.
+    """Ignore further signals in this process, which is about to exit with its own exit code.
 
-    A closed event loop restores the defaults of the signals that it handles, so they are removed from it first.
-    Removing them also restores the defaults, so the signals are blocked in the meantime: the default of INT raises.
+    Handlers are removed from the event loop first, because closing it would restore the default actions. Since removing
+    them does so too, the signals are blocked in the meantime.
     """
     blocked_signals.block()
     for row in SIGNALS:
@@ -171,9 +170,9 @@ def ignore_signals(loop: "asyncio.AbstractEventLoop") -> None:
 
 
 def survive() -> None:
-    """Make this process, a child of the worker, survive signals that are meant for the parent.
+    """Make this child process survive signals that are meant for the parent.
 
-    A process that a job forks (multiprocessing) gets the defaults back, because Process.terminate() must end it.
+    A process forked by a job (multiprocessing) gets the default actions back, so that Process.terminate() works.
     """
     for number in SURVIVED:
         signal.signal(number, _ignore)
@@ -184,15 +183,15 @@ def survive() -> None:
         )
 
 
-#: Not empty if the functions below were registered, by this process or the one that it was forked from.
+#: Not empty if the functions below were registered, in this process or the one from which it was forked.
 _registered: list[int] = []
 
-#: By thread, its signal mask from before it began to fork.
+#: The signal mask of each thread before its fork.
 _masks: dict[int, set[signal.Signals]] = {}
 
 
 def _block_before_fork() -> None:
-    # A signal that reaches the child before its handlers are removed would be lost in them.
+    # A signal that reaches the child before its handlers are removed would be lost.
     _masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, SURVIVED)  # type: ignore[assignment]
 
 
@@ -213,18 +212,18 @@ def block_in_this_thread() -> None:
 
 
 def kill(pid: int) -> None:
-    """Kill a child and its process group, including processes that its job started."""
+    """Kill a child and its process group, including processes started by its job."""
     for send in (os.killpg, os.kill):
         with suppress(OSError):
             send(pid, signal.SIGKILL)
 
 
-#: How a process ended that got SIGKILL.
+#: Describes the end of a process that got SIGKILL.
 KILLED = "was killed by SIGKILL: out of memory, or someone's kill -9"
 
 
 def describe_status(status: int) -> str:
-    """How a process ended, by its wait status: "was killed by SIGSEGV (segmentation fault)", "exited with status 3"."""
+    """Describe a wait status: "was killed by SIGSEGV (segmentation fault)", "exited with status 3"."""
     if status >= 0:
         return f"exited with status {status}"
     try:
@@ -238,4 +237,4 @@ def describe_status(status: int) -> str:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """The handler of a signal that the process survives."""
+    """Handler that ignores a signal."""

@@ -1,6 +1,7 @@
-"""The supervisor of `palermo worker --workers N` and `--reload`: starts workers, passes signals on, starts new ones.
+"""The supervisor of `palermo worker --workers N` and `--reload`, which starts workers, forwards signals, and restarts
+workers.
 
-Law: it does not talk to the broker and imports no user code. Every worker is complete, in its own process group, and
+Law: it doesn't connect to the broker and imports no user code. Each worker is complete, in its own process group, and
 logs to the supervisor's stderr. If the supervisor is killed, Linux sends TERM to its workers.
 """
 
@@ -22,10 +23,10 @@ from palermo.worker.signals import SIGNALS, Action, SignalRow, describe_status, 
 
 log = logging.getLogger("palermo.worker")
 
-#: Seconds between two checks of the workers, and between two checks of the code.
+#: Seconds between checks of the workers, and between checks of the code.
 _LOOK_EVERY, _CODE_EVERY = 0.1, 0.5
 
-#: Minimum seconds between two starts of a worker that ends repeatedly.
+#: Minimum seconds between starts of a worker that ends repeatedly.
 _RESTART_EVERY = 2.0
 
 #: Folders without user code.
@@ -33,32 +34,32 @@ _SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 
 _PR_SET_PDEATHSIG = 1
 
-#: The row of each signal action.
+#: The table row of each signal action.
 _ROWS = {row.action: row for row in SIGNALS}
 
 
 def supervise(workers: int, *, restarts: bool = True, watched: Path | None = None) -> int:
-    """Run this command in this number of workers until they end, and return the highest of their exit codes.
+    """Run this command in several worker processes until they end, and return their highest exit code.
 
-    Unless `restarts` is false, a worker that ends unexpectedly with a code other than 0 is replaced. With a folder
-    to watch, workers restart when a Python file in it changes. Takes over the process, like run_worker.
+    A worker that ends unexpectedly with a code other than 0 is replaced, unless `restarts` is false. If a Python file
+    in the folder `watched` changes, workers restart. Takes over the process, like run_worker.
     """
     return _Supervisor(workers, restarts, watched).run()
 
 
 class _Place:
-    """The place of one worker: its process and state."""
+    """The process and state of one worker."""
 
     def __init__(self) -> None:
-        #: The process of the worker; None before its start, while it waits for the code to change, and once it is over.
+        #: The worker's process; None before its start, while it waits for a change of the code, and after its end.
         self.process: subprocess.Popen[bytes] | None = None
-        #: The pipe into which the worker writes an empty line once it has imported its modules.
+        #: The pipe to which the worker writes an empty line once it has imported its modules.
         self._pipe: IO[bytes] | None = None
         self._start_report: bytes | None = b""
         self.began = 0.0
-        #: Whether it waits for the code to change.
+        #: Whether it is waiting for a change of the code.
         self.waits = False
-        #: Its exit code, once it is over.
+        #: Its exit code, once it has ended for good.
         self.code: int | None = None
 
     def start(self) -> None:
@@ -68,7 +69,7 @@ class _Place:
         self._pipe = os.fdopen(reading, "rb", buffering=0)
         os.set_blocking(reading, False)
         self._start_report, self.began, self.waits = b"", time.monotonic(), False
-        # The worker inherits the mask, so a signal that is passed on waits until the worker obeys it.
+        # The worker inherits the mask, so a forwarded signal stays pending until the worker handles it.
         blocked_signals.block()
         try:
             self.process = subprocess.Popen(
@@ -161,7 +162,9 @@ class _Supervisor:
 
 
 def _code_in(folder: Path) -> Iterator[tuple[str, int]]:
-    """The Python files below a folder, each with its modification time; without virtual environments and the like."""
+    """Yield the Python files below a folder with their modification times, without virtual environments and similar
+    folders.
+    """
     for here, below, names in os.walk(folder):
         below[:] = [
             name
@@ -176,6 +179,6 @@ def _code_in(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def _stop_with_supervisor() -> None:
-    """Make the kernel send TERM to this process when the supervisor ends in any way. Linux only."""
+    """Let the kernel send TERM to this process when the supervisor ends for any reason. Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(_ROWS[Action.STOP].number), 0, 0, 0)

@@ -1,1 +1,1 @@
-"""The process, thread and async pools, in the parent process: they fork, limit, kill and replace slots."""
+"""The process, thread and async pools, in the parent: they fork, limit, kill and replace slots."""

@@ -1,4 +1,4 @@
-"""A child of the template as the parent sees it, the jobs that run in it, and its place in the pool.
+"""A child process as seen by the parent, the jobs that run in it, and its place in the pool.
 
 In a process pool each slot has its own child. In a thread or async pool all slots share one.
 """
@@ -25,89 +25,91 @@ from palermo.worker.pools.children import CannotFork, Children, Process, SlotLos
 
 log = logging.getLogger("palermo.worker")
 
-#: Maximum number of frames collected during one iteration of the loop; with more, the child would be idle.
+#: Maximum number of frames collected per loop iteration; the child would be idle with more.
 _TOGETHER = 16
 
 
 class Run(Struct, eq=False):
-    """One job in a slot, from the moment that the pool gets it to its result."""
+    """A job in a slot, from its start in the pool to its result."""
 
     slot: int
     message: Message
     #: Called with its result.
     done: Callable[[RunResult], None]
-    #: The child that runs it, while it runs.
+    #: The child in which it is running, if any.
     child: "Child | None" = None
-    #: The error that this job ends with, if its child is being killed because of it.
+    #: The error with which it ends, if its child is being killed because of it.
     kill_error: JobError | None = None
     #: Whether it was cancelled.
     cancelled: bool = False
-    #: The timer of its timeout, or of the grace period after a timeout or a cancellation.
+    #: The timer of its timeout, or of the grace period after a timeout or cancellation.
     timer: asyncio.TimerHandle | None = None
     #: The timer of its `rerun_after`.
     rerun_timer: asyncio.TimerHandle | None = None
 
 
 class Owner(Protocol):
-    """The pool that owns the children, as they call it."""
+    """The pool that owns the children, in the form in which they call it."""
 
     def answered(self, child: "Child", run: Run, result: RunResult) -> None:
-        """A run has this result, and has left the child."""
+        """Called when a run has left the child with this result."""
 
     def run_lost(self, child: "Child", run: Run, why: str) -> None:
-        """The child has died during a run, which has left it."""
+        """Called when the child died during a run, which has left it."""
 
     def timed_out(self, run: Run, timeout: float) -> None:
-        """A run has reached its timeout."""
+        """Called when a run has reached its timeout."""
 
     def kill_job(self, run: Run, error: JobError) -> None:
-        """End a run by force: it ends with this error."""
+        """Kill the child of a run, which then ends with this error."""
 
     def reported(self, slot: int, report: Report) -> None:
-        """The job of this slot reports its progress or log lines."""
+        """Called when the job of this slot reports progress or log lines."""
 
 
-#: The signal that interrupts a job in its own process, by the error that it raises there. A timeout needs none, because
-#: such a process watches it itself.
+#: The signal that raises each error in a job with its own process. A timeout needs none, because the process enforces
+#: it itself.
 _SIGNALS: Mapping[type[JobError], int] = {JobCancelled: signals.CANCEL, JobTerminated: signals.TERMINATE}
 
 
 class Child(Process):
-    """A child process, the jobs that run in it, and the answers that the parent waits for."""
+    """A child process, the jobs that run in it, and the answers that the parent is waiting for."""
 
     def __init__(self, number: int, place: "Place", owner: Owner, *, retired: bool) -> None:
         """A child that is `retired` from the start is for a single job."""
         super().__init__(number)
         self.place = place
-        #: The jobs that run in it now, by slot.
+        #: The jobs running in it, by slot.
         self.runs: dict[int, Run] = {}
-        #: Number of jobs that ran in it when it ended.
+        #: Number of jobs that were running in it when it ended.
         self.lost_jobs = 0
-        #: Whether it takes no more jobs, and ends when its jobs have ended.
+        #: Whether it takes no more jobs, and ends with its last one.
         self.retired = retired
         #: Whether it is being killed because of jobs with a `kill_error`.
         self.being_killed = False
-        #: Whether it was killed because one of its jobs, not known which, used too much memory.
+        #: Whether it was killed because one of its jobs, it isn't known which, used too much memory.
         self.killed_for_memory = False
-        #: Since when it has been above its memory limit, by the monotonic clock.
+        #: When it exceeded its memory limit, by the monotonic clock, or None.
         self.over_memory_since: float | None = None
         #: Number of jobs it has started, and when it was forked, by the monotonic clock.
         self.jobs_begun = 0
         self.forked_at = time.monotonic()
         self._owner = owner
-        #: By slot, the requested results of crashed jobs.
+        #: The requested results of crashed jobs, by slot.
         self._results: dict[int, asyncio.Future[RunResult]] = {}
         #: The requested stacks, by slot; None if the child ends before it answers.
         self._stacks: dict[int, asyncio.Future[str | None]] = {}
         self._frames: list[bytes] = []
 
     def connect(self) -> SlotPipe:
-        """The parent's end of the socket pair, for a process that is being forked."""
+        """Return the parent's end of the socket pair, for a process that is being forked."""
         self.pipe = SlotPipe(0 if self.place.shared else self.number, self._ended, self._on_answer, self._disconnected)
         return self.pipe
 
     def write(self, frame: tuple[Any, ...]) -> None:
-        """Send this frame: immediately to a single slot's process, otherwise with the others of this loop iteration."""
+        """Send a frame: immediately if the process has one slot, otherwise together with others of this loop
+        iteration.
+        """
         packed = pack(frame)
         if not self.place.shared:
             if self.pipe is not None:
@@ -125,7 +127,7 @@ class Child(Process):
             self.pipe.write(b"".join(frames))
 
     def start(self, run: Run) -> None:
-        """Run this job in the child, and start the timers of the job's limits."""
+        """Run this job in the child, and start the timers of its limits."""
         self.jobs_begun += 1
         self.runs[run.slot] = run
         run.child = self
@@ -139,7 +141,7 @@ class Child(Process):
             )
 
     def leave(self, run: Run) -> None:
-        """Record that this job has left the child, which ends if it is retired, and stop the job's timers."""
+        """Remove this job from the child and stop its timers. A retired child ends with its last job."""
         run.child = None
         del self.runs[run.slot]
         if run.timer is not None:
@@ -156,7 +158,7 @@ class Child(Process):
         elif (signal := _SIGNALS.get(type(error))) is not None:
             self.place.children.signal(self, signal)
             if signal == signals.CANCEL:
-                # The signal goes through the template: it may arrive late, and would interrupt the next job.
+                # The signal is sent through the template, so it may arrive late and interrupt the next job.
                 self.place.retire(self, "a job was cancelled in it")
 
     def result_after_crash(self, slot: int, message: Message, failure: Failure) -> asyncio.Future[RunResult]:
@@ -168,8 +170,8 @@ class Child(Process):
         return result
 
     async def stack(self, slot: int, within: float) -> str | None:
-        """The stack of the job in a slot, "" if no job runs there; None if the child doesn't answer in time."""
-        # A frame whose answer is still pending is not sent again, because the second answer would look invalid.
+        """Return the stack of a slot's job, "" if the slot is idle, or None if the child doesn't answer in time."""
+        # Don't repeat a request without an answer, because the second answer would look invalid.
         if slot not in self._stacks:
             self._stacks[slot] = asyncio.get_running_loop().create_future()
             self.write(("stack", slot))
@@ -227,9 +229,9 @@ class Child(Process):
 
 
 class Place:
-    """A place in the pool: its current child takes jobs, retired ones finish theirs.
+    """A place in the pool: its current child takes jobs, and retired ones finish theirs.
 
-    The next child of a slot is forked when the last one has ended, since both have the slot's number.
+    The next child of a slot is forked only when the previous one has ended, because both have the slot's number.
     """
 
     def __init__(
@@ -244,24 +246,24 @@ class Place:
         """`spawn` runs a coroutine in the background. `slot` is the slot of this place; None for all slots."""
         self.children = children
         self.shared = slot is None
-        #: The living children; retired ones only while jobs run in them.
+        #: The running children. Retired ones are included only while they have jobs.
         self.living: set[Child] = set()
-        #: The child that takes jobs now; None if no child is ready.
+        #: The child that takes jobs, if any is ready.
         self.current: Child | None = None
         self._limits = limits
         self._owner = owner
         self._spawn = spawn
         self._numbers: Iterator[int] = itertools.count(1) if slot is None else itertools.repeat(slot)
-        #: The latest child that took jobs, and the task that starts the next one.
+        #: The last child that took jobs, and the task that starts the next.
         self._latest: Child | None = None
         self._starting: asyncio.Task[None] | None = None
 
     async def ready_child(self) -> Child:
-        """The child that takes jobs now; started if it doesn't exist. Raises CannotFork."""
+        """Return the child that takes jobs, starting one if necessary. Raises CannotFork."""
         while (child := self.current) is None:
             if self._starting is None or self._starting.done():
                 self._starting = asyncio.ensure_future(self._start_current())
-                # Retrieve the error, because the waiting callers may have been cancelled when it fails.
+                # Retrieve the error, because all waiting callers may have been cancelled.
                 self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
             starting = self._starting
             await asyncio.wait({starting})
@@ -269,7 +271,7 @@ class Place:
         return child
 
     async def child_for_one(self) -> Child:
-        """A child in which no other job runs: call `end_if_idle` after that job. Raises CannotFork."""
+        """Return a child for a single job. Call `end_if_idle` after that job. Raises CannotFork."""
         return await (self._launch(retired=True) if self.shared else self.ready_child())
 
     async def _start_current(self) -> None:
@@ -277,7 +279,7 @@ class Place:
         await self._launch(retired=False)
 
     async def _number_free(self) -> None:
-        """Wait until a new child can have the number of the last one."""
+        """Wait until a new child can have the number of the previous one."""
         if not self.shared and self._latest is not None:
             await asyncio.wait([self._latest.end_reason])
 
@@ -285,20 +287,20 @@ class Place:
         return await self.children.launch(lambda: Child(next(self._numbers), self, self._owner, retired=retired))
 
     def child_ready(self, child: Child) -> None:
-        """Record that a child is ready for all jobs, or for a single one if it is already retired."""
+        """Record that a child is ready for jobs, or for a single one if it is already retired."""
         self.living.add(child)
         if not child.retired:
             self.current = self._latest = child
 
     def retire_if_due(self) -> None:
-        """Retire the child that takes jobs if it has reached a limit."""
+        """Retire the current child if it has reached a limit."""
         if (child := self.current) is not None:
             age = time.monotonic() - child.forked_at
             if why := self._limits.replace_reason(jobs=child.jobs_begun, age=age, pid=child.pid):
                 self.retire(child, why)
 
     def retire(self, child: Child, why: str, *, level: int = logging.INFO) -> None:
-        """Give the child no more jobs, end it once no job runs in it, and start a fresh one for the next jobs."""
+        """Stop giving jobs to the child, end it after its last job, and start a new one for the next jobs."""
         if child.retired:
             return
         child.retired, self.current = True, None
@@ -314,19 +316,19 @@ class Place:
         self._spawn(self._have_one_ready())
 
     def end_if_idle(self, child: Child) -> None:
-        """End the child if it is retired and no job runs in it."""
+        """End the child if it is retired and has no jobs."""
         if child.retired and not child.runs and child in self.living:
             self.living.discard(child)
             self._spawn(self.children.end(child))
 
     def child_changed(self, child: Child, changes: str) -> None:
-        """Replace the child, because jobs have left these changes in its process."""
+        """Replace a child whose process was changed by jobs."""
         runs = [] if self.shared else [*child.runs.values()]
         who = "".join(f"job {run.message.job} {run.message.id}" for run in runs) or "a job"
         self.retire(child, f"{who} changed its process: {changes}", level=logging.WARNING)
 
     def child_lost(self, child: Child) -> None:
-        """A ready child has closed its socket pair. Unless it was retired, start another one in its place."""
+        """Handle a ready child that has closed its socket pair. Unless it was retired, it is replaced."""
         self.living.discard(child)
         if child is self.current:
             self.current = None
@@ -336,7 +338,7 @@ class Place:
             log.warning("slot ended while idle slot=%s pid=%s", self._name(child), child.pid)
             # It may have closed the socket pair without ending.
             self._spawn(self.children.end(child))
-        if child.jobs_begun:  # one that ends before its first job would end repeatedly
+        if child.jobs_begun:  # a child that ends before its first job would end repeatedly
             self._spawn(self._have_one_ready())
 
     async def _have_one_ready(self) -> None:

@@ -1,7 +1,7 @@
-"""The template as the parent sees it, and the children that it forks for a pool: how they start and end.
+"""The template as seen by the parent, and starting and ending the children that it forks.
 
-template.py describes the frames of the socket pair with the template. The pool (forked_pool.py) decides the purpose
-of a child, and what its end means for the jobs in it.
+template.py describes the frames exchanged with the template. The pool (forked_pool.py) decides what a child is used
+for, and what its end means for its jobs.
 """
 
 import asyncio
@@ -24,44 +24,44 @@ from palermo.worker.signals import KILLED, describe_status, kill
 
 log = logging.getLogger("palermo.worker")
 
-#: Seconds between two attempts to start a process: the first pause and the longest.
+#: Seconds between attempts to start a process: the first and the maximum pause.
 _FORK_PAUSE, _FORK_PAUSE_MAX = 0.1, 10.0
 
-#: Seconds that the template, or a process to be replaced, gets to exit by itself.
+#: Seconds for the template, or a process to be replaced, to exit by itself.
 LEAVE = 3.0
 
 
-#: Seconds for which a socket pair stays open after the end of its process, so that its last answers are read.
+#: Seconds for which a socket pair stays open after its process has ended, so that its last answers are read.
 LINGER = 0.5
 
 
 class SlotLost(Exception):
-    """The socket pair with a process has closed. The text describes the process's error, if any."""
+    """The socket pair with a process was closed. The text describes the process's error, if any."""
 
 
 class CannotFork(Exception):
-    """No process can be started: the template is gone, or the worker stops."""
+    """No process can be started, because the template is gone or the worker is stopping."""
 
 
 class Process(ABC):
-    """A process that the template forks, from the order to fork it to its end."""
+    """A process forked by the template, from the fork request to its end."""
 
     def __init__(self, number: int) -> None:
         loop = asyncio.get_running_loop()
-        #: Its number in the frames to and from the template. No other live process has it.
+        #: Its number in frames to and from the template, unique among running processes.
         self.number = number
-        #: None until the template has reported it.
+        #: None until reported by the template.
         self.pid: int | None = None
-        #: None before the fork, and once the socket pair is closed.
+        #: None before the fork, and after the socket pair is closed.
         self.pipe: SlotPipe | None = None
-        #: Completes once the process waits for jobs, or raises SlotLost.
+        #: Completes when the process is ready for jobs, or raises SlotLost.
         self.ready: asyncio.Future[None] = loop.create_future()
-        #: How the process ended, in words; None if the template died before it could report that.
+        #: How the process ended; None if the template died before reporting it.
         self.end_reason: asyncio.Future[str | None] = loop.create_future()
 
     @abstractmethod
     def connect(self) -> SlotPipe:
-        """The parent's end of the socket pair, for a process that is being forked."""
+        """Return the parent's end of the socket pair, for a process that is being forked."""
 
     def disconnect(self) -> None:
         """Close the socket pair, so that the process exits. Its jobs get no result."""
@@ -70,11 +70,11 @@ class Process(ABC):
             pipe.close()
 
     def exited(self, how: str | None) -> None:
-        """The process has ended, or could not be forked; `how` is its `end_reason`."""
+        """Called when the process has ended or couldn't be forked; `how` is its `end_reason`."""
         if not self.end_reason.done():
             self.end_reason.set_result(how)
         if self.pipe is not None:
-            # A leftover process of a job may hold the socket pair open.
+            # A process left by a job may keep the socket pair open.
             asyncio.get_running_loop().call_later(LINGER, self.pipe.abort, "")
 
 
@@ -82,25 +82,25 @@ P = TypeVar("P", bound=Process)
 
 
 class Children:
-    """One template, from its fork to its end, and all children that it forks."""
+    """A template, from its fork to its end, and all children that it forks."""
 
     def __init__(self, control: socket.socket, template: int) -> None:
         """`control` is the parent's end of the socket pair with the template, whose pid is `template`."""
         self.template = template
-        #: How the template ended, in words, once it has.
+        #: How the template ended, once it has.
         self.template_end = ""
         #: Set when the template has ended.
         self.gone = asyncio.Event()
-        #: Set when the worker stops: a failed start is not retried any more.
+        #: Set when the worker is stopping, so that failed starts are no longer retried.
         self.draining = asyncio.Event()
         #: Whether all processes were killed.
         self.killed = False
         self._control = control
         self._frames = FrameBuffer()
         self._registered: asyncio.Future[Registered]
-        #: The hooks that the template runs, in order.
+        #: The hooks that the template is running, in order.
         self._hooks: list[asyncio.Future[float]] = []
-        #: The children that live or are being forked, by number.
+        #: The children that are running or being forked, by number.
         self._children: dict[int, Process] = {}
 
     async def start(self) -> Registered:
@@ -113,13 +113,13 @@ class Children:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The template and the processes that it forked."""
+        """The pids of the template and the processes that it forked."""
         return (self.template, *(child.pid for child in self._children.values() if child.pid is not None))
 
     async def hook(self, name: str, *more: Any) -> float:
-        """Run the worker hooks with this name in the template, with `more` after the WorkerContext.
+        """Run the worker hooks with this name in the template, passing `more` after the WorkerContext.
 
-        Returns the highest number of seconds that one of them returned, once all have ended; 0 if none did.
+        Returns the highest number of seconds that one returned, or 0, once all have ended.
         """
         if self.gone.is_set():
             return 0.0
@@ -129,7 +129,7 @@ class Children:
         return await done
 
     async def launch(self, new: Callable[[], P]) -> P:
-        """Fork a `new` child of the template, and another one after a failure. Returns once it is ready.
+        """Fork a child created by `new`, retrying after failures. Returns once it is ready.
 
         Raises CannotFork.
         """
@@ -166,22 +166,22 @@ class Children:
         await child.ready
 
     async def ensure_end(self, child: Process, why: str) -> str:
-        """Kill a child whose socket pair has closed if it is still alive.
+        """Kill a child if it is still running after its socket pair was closed.
 
-        Returns how it ended, as words to follow "the job's process".
+        Returns how it ended, as text to follow "the job's process".
         """
         if not why:
             await asyncio.wait([child.end_reason], timeout=LINGER)
         if not child.end_reason.done():
-            # It is alive without a connection to the parent, and its job must not continue; or the template reports its
-            # end late.
+            # Either it is running without a connection, in which case its job must not continue, or its end is reported
+            # late.
             self.kill_child(child)
             if await child.end_reason == KILLED:
                 return f"{why or 'closed its connection to the worker during a job'}, and was killed"
         return child.end_reason.result() or f"ended with the worker's template, which {self.template_end}"
 
     async def end(self, child: Process) -> None:
-        """End an idle child: it gets LEAVE seconds to exit by itself, and is then killed. Returns when it is gone."""
+        """End an idle child. It is killed if it doesn't exit within LEAVE seconds. Returns when it is gone."""
         child.disconnect()
         await asyncio.wait([child.end_reason], timeout=LEAVE)
         if not child.end_reason.done():
@@ -198,7 +198,7 @@ class Children:
         self._order(("signal", child.number, number))
 
     def _order(self, frame: tuple[Any, ...]) -> None:
-        # An order comes after the order to fork the child, so it needs no pid. The template may be gone.
+        # The request follows the one to fork the child, so it doesn't need the pid. The template may be gone.
         with suppress(BrokenPipeError, ConnectionError):
             self._control.sendall(pack(frame))
 
@@ -211,9 +211,9 @@ class Children:
                 kill(pid)
 
     async def close(self) -> None:
-        """Close the socket pairs of all children, and end the template after them, or after LEAVE seconds.
+        """Close the socket pairs of all children, and end the template after they have ended, or after LEAVE seconds.
 
-        Otherwise they would die with the template while they may still have something to send.
+        If the template ended first, they would die while they may still have something to send.
         """
         leaving = {child.end_reason: child for child in self._children.values()}
         for child in leaving.values():
@@ -232,7 +232,7 @@ class Children:
             await self.gone.wait()
         self._control.close()
 
-    # Reports from the template.
+    # Reports from the template
 
     def _read(self) -> None:
         try:
@@ -252,7 +252,7 @@ class Children:
     def _on_report(self, report: Mapping[str, Any]) -> None:
         match report:
             case {"ready": _} | {"unstartable": _} if self._registered.done():
-                pass  # A signal ended the wait for the modules.
+                pass  # a signal ended the wait for the modules
             case {"ready": dict(registered)}:
                 self._registered.set_result(convert(registered, Registered))
             case {"unstartable": text, "notes": list(notes), "misused": misused}:
@@ -288,5 +288,5 @@ class Children:
 
 
 def _warn_stuck(child: Process) -> None:
-    """Log that a child is killed because it did not exit: an atexit function of a job may hang."""
+    """Log that a child is killed because it did not exit. An atexit function of a job may hang."""
     log.warning("slot does not end by itself, killing it slot=%d pid=%s waited=%.1f", child.number, child.pid, LEAVE)

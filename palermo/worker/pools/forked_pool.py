@@ -1,13 +1,13 @@
-"""The pool of a worker: slots whose jobs run in processes that the template forks.
+"""The pool of a worker: slots whose jobs run in processes forked from the template.
 
-In a process pool each slot has its own process; in a thread or async pool all slots share one (child.py). The only
-way to end a job by force is to kill its process. So the pool replaces a process instead of repairing it: the old one
-is *retired* (takes no more jobs, and ends when its jobs have ended), and a fresh one takes the next jobs.
+In a process pool each slot has its own process; in a thread or async pool all slots share one (child.py). The only way
+to end a job by force is to kill its process. Therefore the pool never repairs a process but replaces it. The old one is
+*retired* (it takes no more jobs, and ends with its last job), and a new one takes the next jobs.
 
-If a process dies with a single job, that job fails. If it dies with several jobs, any of them may be the cause: each
-runs again *alone*, in a fresh process, within the same delivery. A second death then has exactly one cause. A batch
-is requeued, and each of its jobs then runs alone. A job ends as Interrupted only if the worker stops, if it never
-started, or if its process was killed because of another job.
+If a process dies with a single job, that job fails. If it dies with several jobs, any of them may be the cause, so each
+runs again *alone*, in a new process within the same delivery. A second death then has exactly one cause. A batch is
+requeued, and each of its jobs then runs alone. A job ends as Interrupted only if the worker is stopping, the job never
+started, or its process was killed because of another job.
 """
 
 import asyncio
@@ -55,21 +55,20 @@ from palermo.worker.signals import DUMP
 
 log = logging.getLogger("palermo.worker")
 
-#: Maximum number of processes that a shared pool forks for single jobs at a time. Each may be the one that uses all
-#: memory.
+#: Maximum number of simultaneous processes for single jobs in a shared pool. Each may be the one that uses all memory.
 _ALONE = 4
 
-#: Seconds within which a child that makes progress sends a stack.
+#: Seconds within which a responsive child sends a stack.
 _PROMPT = 1.0
 
 
 class ForkedPool:
-    """A pool of slots, each with its own child of the template, or all with one."""
+    """A pool of slots, each with its own child, or all sharing one."""
 
     def __init__(
         self, children: Children, *, slots: int, shared: bool, limits: Limits, stacks: int, marks: SharedMarks
     ) -> None:
-        """`stacks` is the descriptor of the nameless file that the children write their stacks to."""
+        """`stacks` is the descriptor of the file for the children's stacks."""
         self.on_report: OnReport = ignore_report
         self.children = children
         self._limits = limits
@@ -85,7 +84,7 @@ class ForkedPool:
             slot: one_for_all if shared else Place(children, limits, self, self._spawn, slot=slot)
             for slot in range(1, slots + 1)
         }
-        #: The jobs that the pool was given and has not returned yet, by slot.
+        #: The jobs that the pool is processing, by slot.
         self._runs: dict[int, Run] = {}
         self._alone = asyncio.Semaphore(_ALONE if shared else slots)
         self._terminated = False
@@ -110,7 +109,7 @@ class ForkedPool:
         run = self._runs[slot] = Run(slot, message, done)
         if self._limits.replaces_processes:
             place.retire_if_due()
-        # Fast path: a ready child gets the job without a task. Its gain is included in that of SlotTask._take.
+        # Fast path: a ready child gets the job without a task. Its gain is part of that of SlotTask._take.
         if (child := place.current) is not None and not self._terminated:
             child.start(run)
         else:
@@ -123,7 +122,7 @@ class ForkedPool:
         child = run.child
         if child.place.shared and (answer := await child.stack(slot, _PROMPT)) is not None:
             return answer
-        # A job may hold the GIL or the loop. faulthandler writes the stacks of all threads from C.
+        # The job may hold the GIL or block the loop, so let faulthandler write all threads' stacks from C.
         os.ftruncate(self._stacks, 0)
         self.children.signal(child, DUMP)
         return await _written_stacks(self._stacks)
@@ -171,28 +170,28 @@ class ForkedPool:
         self.children.kill()
 
     async def close(self) -> None:
-        self.drain()  # the worker may not have stopped in order; a process that ends now must not be replaced
+        self.drain()  # a process that ends now must not be replaced, even if the worker didn't stop in the normal order
         for task in self._tasks:
             task.cancel()
         await self.children.close()
         os.close(self._stacks)
 
-    # One job.
+    # One job
 
     async def _finish(self, run: Run, work: Coroutine[Any, Any, RunResult | None]) -> None:
-        """End the run with the result of `work`. If that is None, the job still runs."""
+        """End the run with the result of `work`. If the result is None, the job is still running."""
         result: RunResult | None = INTERRUPTED
         try:
             result = await work
         except CannotFork:
-            pass  # The job's process has ended, and no other one can be started.
-        except Exception:  # a bug in Palermo: the job is requeued
+            pass  # the job's process has ended, and no other can be started
+        except Exception:  # a bug in Palermo; the job is requeued
             log.exception("bug: outcome of a job unknown, requeuing it id=%s", run.message.id)
         if result is not None:
             self._runs.pop(run.slot).done(result)
 
     async def _run_when_ready(self, run: Run) -> RunResult | None:
-        """Start the job as soon as a child takes jobs; returns its result if it must not run any more.
+        """Start the job as soon as a child takes jobs. Returns its result if it must not run any more, else None.
 
         Raises CannotFork.
         """
@@ -203,22 +202,21 @@ class ForkedPool:
         return None
 
     async def _run_alone(self, run: Run, place: Place) -> RunResult | None:
-        """Run the job in a fresh process. Otherwise the same as `_run_when_ready`."""
+        """Like `_run_when_ready`, in a new process."""
         async with self._alone:
             if not self._must_not_run(run):
                 child = await place.child_for_one()
-                # Meanwhile the job may have been told to end, and the process may have died.
+                # In the meantime, the job may have been asked to end, and the process may have died.
                 if child.pipe is not None and not self._must_not_run(run):
                     child.start(run)
                     await asyncio.wait([child.end_reason])
                     return None
                 place.end_if_idle(child)
-        # Outside of the block: its policy is asked for in such a process too.
+        # Outside of the block, because deciding the result takes such a process too.
         return await self._result_of_killed(run, "did not run it again")
 
     def _is_possible(self, run: Run, result: RunResult) -> bool:
-        """Whether the result is possible: only a job that was stopped or cancelled may end as interrupted or
-        cancelled."""
+        """Whether the result is possible. Only a stopped or cancelled job may end as interrupted or cancelled."""
         stopping = self._terminated or self.children.draining.is_set()
         if isinstance(result, BatchResult):
             return not any(isinstance(each, Interrupted | Cancelled) for each in result.results)
@@ -226,7 +224,7 @@ class ForkedPool:
             (isinstance(result, Interrupted) and not stopping) or (isinstance(result, Cancelled) and not run.cancelled)
         )
 
-    # Called by the children (see Owner in child.py).
+    # Called by the children (see Owner in child.py)
 
     def answered(self, child: Child, run: Run, result: RunResult) -> None:
         if self._limits.replaces_processes:
@@ -249,7 +247,7 @@ class ForkedPool:
         self._kill_later(run, grace, JobTimeout(text))
 
     def kill_job(self, run: Run, error: JobError) -> None:
-        """End the job by force: once its child is dead, it ends with this error."""
+        """Kill the job's child, so that it ends with this error."""
         run.kill_error = run.kill_error or error
         if (child := run.child) is not None:
             child.place.retire(child, f"job {run.message.id} did not end")
@@ -263,25 +261,25 @@ class ForkedPool:
             run.message = replace(run.message, saved=report.saved)
         self.on_report(slot, report)
 
-    # Ending jobs by force.
+    # Ending jobs by force
 
     def _must_not_run(self, run: Run) -> bool:
         """Whether the job must not run any more."""
         return run.kill_error is not None or self._terminated
 
     def _kill_later(self, run: Run, seconds: float, error: JobError) -> None:
-        """Kill the job after this number of seconds, unless it has ended by then."""
+        """Kill the job after `seconds`, unless it has ended by then."""
         if run.timer is not None:
             run.timer.cancel()
         run.timer = asyncio.get_running_loop().call_later(seconds, self.kill_job, run, error)
 
     def _kill_if_others_are_done(self, child: Child) -> None:
-        """Kill a child if all of its jobs must end. Other jobs have the grace time to finish before that."""
+        """Kill a child if all of its jobs must end. Other jobs get the grace period to finish first."""
         if all(run.kill_error is not None for run in child.runs.values()):
             self._kill(child)
 
     def _kill(self, child: Child) -> None:
-        """Kill a child because of its jobs that must end, if they still run. The other jobs in it are requeued."""
+        """Kill a child because of its running jobs that must end. The other jobs in it are requeued."""
         because_of = " ".join(run.message.id for run in child.runs.values() if run.kill_error is not None)
         if child.being_killed or not because_of:
             return
@@ -299,8 +297,8 @@ class ForkedPool:
     async def _watch_memory(self) -> None:
         """Watch the memory of the children.
 
-        With several jobs in a child, it is not known which one has used the memory. Such a child is retired, and its
-        jobs get the grace time to finish. Each unfinished job runs again alone, where its own memory can be
+        If a child with several jobs exceeds the limit, the job responsible isn't known. The child is retired, and its
+        jobs get the grace period to finish. Each unfinished job then runs again alone, where its own memory can be
         measured.
         """
         while True:
@@ -324,20 +322,20 @@ class ForkedPool:
                     self.children.kill_child(child)
 
     def _busy(self) -> list[Child]:
-        """The children in which jobs run."""
+        """Return the children with running jobs."""
         return [child for place in set(self._places.values()) for child in place.living if child.runs]
 
-    # The results of jobs that did not end by themselves.
+    # The results of jobs that did not end by themselves
 
     async def _result_after_crash(self, child: Child, run: Run, error: str) -> RunResult | None:
-        """The result of a job whose child has died; None if it runs again. Raises CannotFork."""
+        """Return the result of a job whose child has died; None if it runs again. Raises CannotFork."""
         why = await self.children.ensure_end(child, error)
         if child.being_killed and run.kill_error is None:
             return INTERRUPTED
         done = self._done(run)
         if run.kill_error is None and (run.message.companions or any(done)):
             return _split_batch(run.message, done, why)
-        # When the template dies, all children die, and none can be forked to try jobs in. Their jobs fail.
+        # If the template dies, all children die, and none can be forked to try jobs alone, so these jobs fail.
         known = child.lost_jobs == 1 and not child.killed_for_memory
         if known or run.kill_error is not None or self.children.gone.is_set():
             return await self._result_of_killed(run, why)
@@ -351,7 +349,7 @@ class ForkedPool:
         return await self._run_alone(run, child.place)
 
     async def _result_of_killed(self, run: Run, why: str) -> RunResult:
-        """The result of a job that was ended from outside: by its `kill_error`, or else by the end of its process."""
+        """Return the result of a job that was ended from outside: its `kill_error`, or else the end of its process."""
         if self.children.killed or self._terminated:
             return INTERRUPTED
         error = run.kill_error or JobCrashed(f"the job's process {why}")
@@ -363,7 +361,7 @@ class ForkedPool:
         )
 
     def _done(self, run: Run) -> list[bool]:
-        """Whether each message of a batch is marked as done; [] for a job that takes no batches."""
+        """Return whether each message of a batch is marked as done; [] if the job takes no batches."""
         if run.message.job not in self._registered.batches:
             return []
         return self._marks.done(run.slot, len(run.message.companions) + 1)
@@ -371,7 +369,7 @@ class ForkedPool:
     async def _ask_policy(self, slot: int, message: Message, failure: Failure) -> RunResult:
         """Let a child decide the result of a failed job, and call its hooks. Tried only once.
 
-        No other job runs in the child, so the hooks can't harm one.
+        No other job runs in that child, so the hooks can't harm one.
         """
         try:
             async with self._alone:
@@ -385,12 +383,12 @@ class ForkedPool:
                     log.error("on_failure hooks crashed too id=%s job=%s error=%r", message.id, message.job, why)
         except CannotFork:
             log.warning("on_failure hooks not called, no slot to run them id=%s job=%s", message.id, message.job)
-        # No process could apply the job's retry policy.
+        # no process could apply the job's retry policy
         return Raised(failure)
 
 
 def _split_batch(message: Message, done: Sequence[bool], why: str) -> BatchResult:
-    """The result of a batch whose process died: marked items are done, and the other jobs are requeued.
+    """Return the result of a batch whose process died: marked items are done, and the other jobs are requeued.
 
     A redelivered job runs alone, so the next death has one cause.
     """
@@ -408,7 +406,7 @@ def _split_batch(message: Message, done: Sequence[bool], why: str) -> BatchResul
 async def result_of_rest(
     message: Message, done: Sequence[bool], ask: Callable[[Message], Awaitable[RunResult]]
 ) -> RunResult:
-    """The result of a run: marked messages are done, and `ask` returns the result of the others."""
+    """Return the result of a run: marked messages are done, and `ask` returns the result of the others."""
     if not any(done):
         return await ask(message)
     all_of_it = (message, *message.companions)
@@ -421,14 +419,14 @@ async def result_of_rest(
     return BatchResult(tuple(SUCCEEDED if one else next(others) for one in done))
 
 
-#: Seconds that a slot gets to answer, and between two checks whether it is still writing.
+#: Seconds for a slot to start writing its stack, and between checks whether it is still writing.
 _ANSWER_TIMEOUT, _EVERY = 2.0, 0.05
 
 
 async def _written_stacks(descriptor: int) -> str:
-    """The text that a process writes to this file, which is empty now, once it stops growing; "" if nothing arrives.
+    """Return the text that a process writes to this empty file, once it stops growing; "" if nothing arrives.
 
-    The nameless file is open in the parent, the template and every slot.
+    The file has no name, and is open in the parent, the template and every slot.
     """
     deadline = time.monotonic() + _ANSWER_TIMEOUT
     size = 0

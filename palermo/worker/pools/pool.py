@@ -12,7 +12,7 @@ from palermo.worker.registered import Registered
 #: Called with the result of a job.
 OnResult = Callable[[RunResult], None]
 
-#: Called with a slot and the report of its running job: progress and log lines.
+#: Called with a slot and a report of its running job: progress and log lines.
 OnReport = Callable[[int, Report], None]
 
 
@@ -21,46 +21,46 @@ def ignore_report(slot: int, report: Report) -> None:
 
 
 class Pool(Protocol):
-    """A pool of slots. A slot, numbered from 1, runs one job or one batch at a time."""
+    """A pool of slots, numbered from 1. Each runs one job or batch at a time."""
 
     on_report: OnReport
 
     @property
     def gone(self) -> asyncio.Event:
-        """Set once the pool cannot run jobs any more."""
+        """Set once the pool can't run jobs any more."""
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Its processes, without the worker's own."""
+        """The pids of its processes, without the worker's own."""
 
     async def start(self) -> Registered:
         """Wait until the user's modules are imported. Raises WorkerFailed."""
 
     async def prepare(self, slot: int) -> None:
-        """Start the slot's process, so that its first job need not wait. Do not cancel this."""
+        """Start the slot's process, so that its first job doesn't have to wait. Must not be cancelled."""
 
     def run(self, slot: int, message: Message, done: OnResult) -> None:
-        """Run one job, with its companions, to its end. Never calls `done` before this returns."""
+        """Run one job with its companions. Never calls `done` before this returns."""
 
     async def stack(self, slot: int) -> str:
-        """The stack of the job in this slot, without stopping it; "" if it does not answer."""
+        """Return the stack of this slot's job without stopping it; "" if it doesn't answer."""
 
     def kill_jobs(self) -> None:
-        """Kill every running job. Each ends as Raised, and its slot gets a fresh process."""
+        """Kill every running job. Each ends as Raised, and its slot gets a new process."""
 
     def cancel(self, slot: int) -> None:
-        """Raise JobCancelled in the job of this slot, and end it by force after the timeout's grace.
+        """Raise JobCancelled in the job of this slot, and kill it after the timeout's grace period.
 
-        The job ends as Cancelled, whatever it raises. Does nothing to an idle slot.
+        The job ends as Cancelled, whatever it raises. Does nothing if the slot is idle.
         """
 
     def terminate(self) -> None:
-        """Raise JobTerminated in every running job. Each ends as Interrupted, whatever else it raises."""
+        """Raise JobTerminated in every running job. Each ends as Interrupted, whatever it raises."""
 
     async def hook(self, name: str, *more: Any) -> float:
-        """Run the worker hooks with this name, with `more` after the WorkerContext.
+        """Run the worker hooks with this name, passing `more` after the WorkerContext.
 
-        Returns the highest number of seconds that one of them returned, once all have ended; 0 if none did.
+        Returns the highest number of seconds that one returned, or 0, once all have ended.
         """
 
     def drain(self) -> None:
