@@ -116,7 +116,7 @@ def test_a_late_lost_acknowledgement_needs_an_alarm() -> None:
 
 def test_a_worker_that_lost_its_line_may_try_again_beside_the_next_worker() -> None:
     lines = ran(1, by=200, began=1, ended=5) + ran(1, by=100, began=2)
-    stall = Harm(kind="stall", at=0.5, until=1.5, links=frozenset({"first"}))
+    stall = Fault(kind="stall", at=0.5, until=1.5, links=frozenset({"first"}))
     log = "process died while running 2 jobs, this one runs again alone id=id-1 job=soaked.work\n"
 
     assert kinds(audit([order(1)], lines, stall)) == ["ran again for no reason"]

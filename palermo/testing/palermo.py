@@ -211,9 +211,9 @@ class Palermo:
             what = "a job" if job is None else f"job {call_text(job, args, kwargs)}"
             raise AssertionError(f"{what} is enqueued:\n{listing(found)}")
 
-    def _there(self) -> str:
-        there = self._enqueued.all()
-        return f"Enqueued jobs:\n{listing(there)}" if there else "Nothing is enqueued."
+    def _enqueued_text(self) -> str:
+        enqueued = self._enqueued.all()
+        return f"Enqueued jobs:\n{listing(enqueued)}" if enqueued else "Nothing is enqueued."
 
     # Internals
 

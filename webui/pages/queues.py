@@ -321,8 +321,8 @@ def _each(queues: list[str] | None, act: Callable[[str], object]) -> tuple[list[
     return done, gone
 
 
-def _told_of_some(request: Request, text: str, gone: list[str]) -> Response:
-    missing = f" {actions.describe_ids(gone)} no longer {'exists' if len(gone) == 1 else 'exist'}." if gone else ""
+def _outcome_of_some(request: Request, text: str, gone: list[str]) -> Response:
+    note = f" {actions.describe_ids(gone)} no longer {'exists' if len(gone) == 1 else 'exist'}." if gone else ""
     to = path(request, "queues", request.url.query)
     return redirect(request, to, text + note, level="note" if gone else "done")
 

@@ -186,7 +186,7 @@ class Diagnosis:
             self._found.append(differing(queue, difference, self._connection.version, ours=kind))
             return
         what = f"{self._kind} and durable{versions.of_quorum(self._kind, self._connection.version)}"
-        if self._kind == CLASSIC and not is_failed(queue) and await self._hold_priorities(name, probe.messages):
+        if self._kind == CLASSIC and not is_failed(queue) and await self._has_priorities(name, probe.messages):
             self._found.append(versions.no_priorities(queue, what))
         else:
             self._found.append(Finding.ok(f"queue {queue}", what))

@@ -94,7 +94,7 @@ async def confirmed(
         alarm.cancel()
 
 
-def no_asking(connection: Connection, exchange: str) -> Trouble:
+def no_permission_to_ask(connection: Connection, exchange: str) -> Trouble:
     """The trouble of a user without permission to publish commands to workers."""
     cause = f"User {connection.address.username} of RabbitMQ at {connection.where} has no permission to query workers"
     return Trouble(cause, _ASKING_ADVICE.format(exchange=exchange))
