@@ -37,8 +37,9 @@ from palermo.errors import (
 )
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
-from palermo.webui import api, monitoring, pages
+from palermo.webui import monitoring, pages
 from palermo.webui.api import openapi
+from palermo.webui.api.rows import PROBLEM_RESPONSES
 from palermo.webui.filters import check_query
 from palermo.webui.render.rendering import STATIC, page
 from palermo.webui.security.guard import AccessRules, Guard
@@ -138,8 +139,9 @@ def _routes() -> list[BaseRoute]:
     # Pages first: if a page and the API use the same route name, `path` must find the page.
     for pages_router in pages.ROUTERS:
         router.include_router(pages_router, include_in_schema=False)
-    for api_router in api.ROUTERS:
-        router.include_router(api_router, prefix="/api", dependencies=[Depends(check_query)])
+    checked: dict[str, Any] = {"dependencies": [Depends(check_query)], "responses": PROBLEM_RESPONSES}
+    for api_router in pages.API:
+        router.include_router(api_router, prefix="/api", **checked)
     router.include_router(openapi.router, prefix="/api", include_in_schema=False)
     router.include_router(monitoring.router, include_in_schema=False)
     return router.routes

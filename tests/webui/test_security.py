@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from palermo.errors import SettingInvalid
 from palermo.settings.settings import Settings
-from palermo.webui import ANYONE, Role, User, api, create_app, pages
+from palermo.webui import ANYONE, Role, User, create_app, pages
 from palermo.webui.pages import sign_in
 from palermo.webui.security.auth import FileAuthentication
 from palermo.webui.security.user_file import UserFile, password_line, token_line, verify
@@ -26,7 +26,7 @@ from tests.webui.server import CHEAP, Web
 
 def changing() -> Iterator[tuple[str, str]]:
     """All methods and addresses that change something, with the name mail in each, but those for signing in and out."""
-    for prefix, routers in (("", pages.ROUTERS), ("/api", api.ROUTERS)):
+    for prefix, routers in (("", pages.ROUTERS), ("/api", pages.API)):
         for route in [route for router in routers if router is not sign_in.router for route in router.routes]:
             for method in sorted(getattr(route, "methods", None) or ()):
                 if method not in ("GET", "HEAD", "OPTIONS"):

@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.views.filter import JobFilter
 from palermo.webui import tuning
-from palermo.webui.filters import PageNumber as PageNumber
 from palermo.webui.filters import asked_filter
 from palermo.webui.site import Refused
 
@@ -51,7 +50,7 @@ PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
 UNSERVED_MEANS = "Whether to use `queue` even if no worker serves it; otherwise 409."
 
 #: A condition in a URL, and the parts of URLs that are names or ids.
-Text = Annotated[str | None, Query(max_length=1_000)]
+Condition = Annotated[str | None, Query(max_length=1_000)]
 Id = Annotated[str, Path(max_length=1_000)]
 
 PageLimit = Annotated[int, Query(ge=1, le=tuning.LIMIT, description="Rows per page.")]

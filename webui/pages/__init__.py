@@ -1,4 +1,7 @@
-"""The pages, one module each."""
+"""The pages and the API: a module for each kind of thing, whose `router` has its pages, and `api` its JSON.
+
+Law: both show the same rows, and each change is an action of webui/actions.py.
+"""
 
 from palermo.webui.pages import (
     enqueue,
@@ -44,4 +47,24 @@ ROUTERS = (
     live.router,
     statistics.router,
     sign_in.router,
+)
+
+#: The API, which returns the same rows as the command line's `--json`, typed.
+API = (
+    queues.api,
+    failures.api,
+    failures.operations_api,
+    scheduled.api,
+    scheduled.retries_api,
+    recurring.api,
+    topics.api,
+    keys.limits_api,
+    keys.api,
+    workflows.api,
+    history.api,
+    job.api,
+    search.api,
+    workers.api,
+    problems.api,
+    statistics.api,
 )

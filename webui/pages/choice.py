@@ -41,7 +41,7 @@ async def _choice(request: Request) -> Choice:
 
 
 #: For GET and POST handlers.
-Chosen = Annotated[Choice, Depends(_choice)]
+Choosing = Annotated[Choice, Depends(_choice)]
 
 
 def list_query(request: Request) -> str:

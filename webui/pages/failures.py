@@ -3,17 +3,20 @@
 The latter show the number of chosen jobs, ask for confirmation, act, and show the outcome.
 """
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from fastapi import Depends, Form, Query
+from fastapi import Body, Depends, Form, Query
 from msgspec.structs import replace
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract import clock
+from palermo.contract.row_types import JobRow
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.journal_records import JournalLevel
 from palermo.core.message import Message
@@ -22,11 +25,12 @@ from palermo.errors import NotFound
 from palermo.inspector.judges import Which
 from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
+from palermo.webui.api.rows import UNSERVED_MEANS, Chosen, Condition, Id, PageLimit, Rows
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
 from palermo.webui.failed.index import FACETS, FailureGroup
 from palermo.webui.failed.operations import DONE, Operation, operations
-from palermo.webui.filters import LISTED, ListFilter, PageNumber, known_names, list_filter
-from palermo.webui.pages.choice import NAMES, Chosen, list_query
+from palermo.webui.filters import LISTED, ListFilter, PageNumber, asked_filter, known_names, list_filter
+from palermo.webui.pages.choice import NAMES, Choosing, list_query
 from palermo.webui.pages.forms import FORM_ERRORS, NO_PROBLEMS, Problems, ShownForm
 from palermo.webui.pages.job_form import FormPage, JobForm, job_form, missing_row
 from palermo.webui.render.charts import sparkline
@@ -180,7 +184,7 @@ def _line(found: FailedJobs, wanted: ListFilter[JobFilter], group: FailureGroup)
     name="confirm_failures",
     dependencies=[known_names(*NAMES, *LISTED, *_KEPT)],
 )
-def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
+def confirm(request: Request, visit: Visiting, choice: Choosing) -> Response:
     """Show the number of chosen jobs, and ask for confirmation."""
     if choice.act not in _ACTIONS:
         raise Refused(
@@ -365,3 +369,219 @@ def check_typed(typed: str, number: int, chosen: int) -> None:
     """Raise Refused (422) if the number of jobs must be typed for confirmation and is wrong."""
     if max(number, chosen) > tuning.UNTYPED and "".join(char for char in typed if char.isdecimal()) != str(number):
         raise Refused(422, f"{count(number, 'job')} would change, but you typed {typed!r}. Go back and type {number}.")
+
+
+# -- the API
+
+api = Router(prefix="/failed", tags=["failed"])
+operations_api = Router(prefix="/operations", tags=["operations"])
+
+
+class Group(BaseModel):
+    """Failures of one kind."""
+
+    fingerprint: str = Field(description="The fingerprint, for the filter `group`.")
+    count: int
+    job: str | None
+    error: str
+    message: str = Field(description="The error of the newest one.")
+    first_seen: str | None
+    last_seen: str | None
+    id: str = Field(description="Ids of the newest ones.")
+    history: list[int] = Field(description="Number of failures in each interval, oldest interval first.")
+
+
+class Groups(Rows[Group]):
+    """A page of groups."""
+
+
+class ChosenForRequeue(Chosen):
+    """The chosen failed jobs, and another queue for them if wanted."""
+
+    queue: str | None = None
+    unserved: bool = Field(default=False, description=UNSERVED_MEANS)
+
+
+class Change(BaseModel):
+    """Changes to a requeued job."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    args: list[Any] | None = Field(default=None, description="Other positional arguments.")
+    kwargs: dict[str, Any] | None = Field(default=None, description="Other named arguments.")
+    queue: str | None = Field(default=None, description="A queue other than its own.")
+    unserved: bool = Field(default=False, description=UNSERVED_MEANS)
+
+
+class OperationRow(BaseModel):
+    """A long operation on jobs or events."""
+
+    id: str
+    action: str = Field(description="requeue, discard, cancel, move, run, retry, give up or replay.")
+    status: Literal["waiting", "running", "done", "stopped", "failed"]
+    by: str
+    about: str
+    expected: int | None = Field(description="How many jobs were meant, where that was known.")
+    taken: int = Field(description="Number of jobs requeued, discarded, cancelled, moved or enqueued so far.")
+    gone: int = Field(description="Number of chosen jobs that no longer existed.")
+    seen: int = Field(description="Number of jobs checked so far.")
+    total: int = Field(description="Number of jobs to check.")
+    asked_at: str
+    ended_at: str | None
+    outcome: str | None = Field(description="The outcome, in a sentence; null while it runs.")
+    problems: list[str]
+
+
+class Operations(Rows[OperationRow]):
+    """The running and waiting operations."""
+
+
+#: The status codes of a long operation: 200 once it has ended, 202 while it is running.
+_BEGUN: dict[int | str, dict[str, Any]] = {
+    202: {"model": OperationRow, "description": "The operation continues: `/api/operations/{id}` shows its progress."}
+}
+
+
+def asked(
+    filter: Condition = None,
+    queue: Condition = None,
+    job: Condition = None,
+    error: Condition = None,
+    text: Condition = None,
+    since: Condition = None,
+    until: Condition = None,
+    group: Condition = None,
+    requeued: bool | None = None,
+    worker: Condition = None,
+    tenant: Condition = None,
+) -> JobFilter:
+    """The filter of a request: a text such as `error:Timeout since:1h "no answer"`, or separate conditions."""
+    given = {
+        "filter": filter,
+        "queue": queue,
+        "job": job,
+        "error": error,
+        "text": text,
+        "since": since,
+        "until": until,
+        "group": group,
+    }
+    return asked_filter({**given, "requeued": requeued, "worker": worker, "tenant": tenant})
+
+
+Asked = Annotated[JobFilter, Depends(asked)]
+
+
+@api.get("")
+def api_failed(
+    visit: Visiting, filter: Asked, page: PageNumber = 1, limit: PageLimit = 100, newest: bool = False
+) -> Rows[JobRow]:
+    """Failed jobs, oldest failure first, or newest first with `newest`."""
+    found = failed_jobs(visit.site)
+    found.wait_until_read()
+    index = found.view.index
+    rows = index.page(filter, offset=(page - 1) * limit, limit=limit, newest=newest)
+    shown = [found.row(each.message) for each in rows]
+    return Rows[JobRow].of(shown, total=index.count(filter), page=page, limit=limit)
+
+
+@api.get("/groups")
+def api_failed_groups(visit: Visiting, filter: Asked, page: PageNumber = 1, limit: PageLimit = 100) -> Groups:
+    """Groups of failed jobs with the same job, exception and place in the code, largest group first."""
+    found = failed_jobs(visit.site)
+    found.wait_until_read()
+    rows, total = found.view.index.groups(filter, offset=(page - 1) * limit, limit=limit, parts=tuning.PARTS)
+    shown = [
+        Group(
+            fingerprint=each.fingerprint,
+            count=each.count,
+            job=each.sample.job or None,
+            error=each.sample.failure.exception_class if each.sample.failure else "",
+            message=each.sample.failure.message if each.sample.failure else "",
+            first_seen=iso_instant(each.first),
+            last_seen=iso_instant(each.last),
+            id=each.sample.id,
+            history=list(each.history),
+        )
+        for each in rows
+    ]
+    return Groups.of(shown, total=total, page=page, limit=limit)
+
+
+@api.post("/requeue", responses=_BEGUN)
+def api_failed_requeue_many(visit: Visiting, chosen: ChosenForRequeue, response: Response) -> OperationRow:
+    """Run failed jobs again: the jobs with these ids, or all that match a filter ({} for all)."""
+    return _row(actions.requeue(visit, chosen.meant(), queue=chosen.queue, unserved=chosen.unserved), response)
+
+
+@api.post("/discard", responses=_BEGUN)
+def api_failed_discard_many(visit: Visiting, chosen: Chosen, response: Response) -> OperationRow:
+    """Discard failed jobs: the jobs with these ids, or all that match a filter ({} for all)."""
+    return _row(actions.discard(visit, chosen.meant()), response)
+
+
+@api.get("/{id:palermo}")
+def api_failed_job(visit: Visiting, id: Id) -> JobRow:
+    """One failed job."""
+    found = failed_jobs(visit.site)
+    found.view.update(visit.site.client.settings.publish_timeout)
+    return found.row(found.message(id))
+
+
+@api.post("/{id:palermo}/requeue", responses=_BEGUN)
+def api_failed_requeue(
+    visit: Visiting, id: Id, response: Response, change: Annotated[Change | None, Body()] = None
+) -> OperationRow:
+    """Run one failed job again, optionally with other arguments or in another queue."""
+    change = change or Change()
+    return _row(actions.requeue(visit, id, **change.model_dump()), response)
+
+
+@api.delete("/{id:palermo}", responses=_BEGUN)
+def api_failed_discard(visit: Visiting, id: Id, response: Response) -> OperationRow:
+    """Discard one failed job."""
+    return _row(actions.discard(visit, id), response)
+
+
+@operations_api.get("")
+def api_operations(visit: Visiting) -> Operations:
+    """The running and waiting operations."""
+    return Operations.whole([_shown(each) for each in operations(visit.site).running()])
+
+
+@operations_api.get("/{id:palermo}")
+def api_operation(visit: Visiting, id: Id) -> OperationRow:
+    """The progress or outcome of an operation."""
+    return _shown(operations(visit.site).get(id))
+
+
+@operations_api.post("/{id:palermo}/stop")
+def api_stop_operation(visit: Visiting, id: Id) -> OperationRow:
+    """Stop an operation before its next job. The remaining jobs stay unchanged."""
+    operation = actions.stop_operation(visit, id)
+    operation.wait(5)
+    return _shown(operation)
+
+
+def _row(operation: Operation, response: Response) -> OperationRow:
+    response.status_code = 200 if operation.over else 202
+    return _shown(operation)
+
+
+def _shown(operation: Operation) -> OperationRow:
+    return OperationRow(
+        id=operation.id,
+        action=operation.action,
+        status=operation.status,
+        by=operation.by,
+        about=operation.about,
+        expected=operation.expected,
+        taken=operation.taken,
+        gone=operation.gone,
+        seen=operation.seen,
+        total=operation.total,
+        asked_at=iso_instant(math.floor(operation.asked_at)) or "",
+        ended_at=iso_instant(math.floor(operation.ended_at)) if operation.ended_at else None,
+        outcome=operation.outcome() if operation.over else None,
+        problems=[f"{type(problem).__name__}: {problem}" for problem in operation.problems],
+    )

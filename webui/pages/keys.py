@@ -4,11 +4,14 @@ from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import Form, Query
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from palermo.contract.row_types import KeyRow, LimitRow
 from palermo.contract.rows import Listing, Row
 from palermo.webui import actions, tuning
+from palermo.webui.api.rows import PageLimit, Rows
 from palermo.webui.filters import PageNumber, known_names
 from palermo.webui.render.formats import element_key
 from palermo.webui.render.rendering import page, path, redirect
@@ -18,7 +21,8 @@ from palermo.webui.threads import Router
 
 router = Router()
 
-Text = Annotated[str, Query(max_length=1_000)]
+KeyText = Annotated[str, Query(max_length=1_000, description="Part of a key.")]
+Text = Annotated[str, Query(max_length=1_000, description="Part of a key, of a job's name, or of an id.")]
 
 
 @router.get("/limits", name="limits", dependencies=[known_names()])
@@ -57,3 +61,47 @@ def free(request: Request, visit: Visiting, key: Annotated[str, Form(max_length=
     """Free a key. The query is that of the list, to which the user returns."""
     actions.free_keys(visit, [key])
     return redirect(request, path(request, "unique", request.url.query), f"Freed {key}.")
+
+
+# -- the API
+
+limits_api = Router(prefix="/limits", tags=["limits"])
+
+api = Router(prefix="/unique", tags=["unique jobs"])
+
+
+@limits_api.get("")
+def api_limits(visit: Visiting, text: KeyText = "", page: PageNumber = 1, limit: PageLimit = 100) -> Rows[LimitRow]:
+    """The keys of limited jobs that are running or waiting."""
+    listing = listings.limits(visit, text=text, page=page, limit=limit)
+    return Rows[LimitRow].of(listing.rows, total=listing.total, page=page, limit=limit)
+
+
+class ToFree(BaseModel):
+    """The keys to free."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    keys: list[Annotated[str, Field(max_length=1_000)]] = Field(min_length=1, max_length=1_000)
+
+
+class Freed(BaseModel):
+    """The keys that were freed."""
+
+    freed: list[str]
+
+
+@api.get("")
+def api_unique(visit: Visiting, text: Text = "", page: PageNumber = 1, limit: PageLimit = 100) -> Rows[KeyRow]:
+    """The keys held by unique jobs."""
+    listing = listings.keys(visit, text=text, page=page, limit=limit)
+    return Rows[KeyRow].of(listing.rows, total=listing.total, page=page, limit=limit)
+
+
+@api.post("/free")
+def api_free_keys(visit: Visiting, named: ToFree) -> Freed:
+    """Free keys even if their jobs are running, so that other jobs can be enqueued. Role: operator.
+
+    When a waiting job starts, it takes its key again if that is free.
+    """
+    return Freed(freed=actions.free_keys(visit, named.keys))

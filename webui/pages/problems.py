@@ -1,15 +1,17 @@
 """The page of current problems, with advice."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.broker import Finding
+from palermo.contract.row_types import FindingRow
 from palermo.contract.rows import iso_instant
 from palermo.core.text import exactly
 from palermo.errors import PalermoError
-from palermo.inspector.doctor import away
+from palermo.inspector.doctor import away, row
 from palermo.inspector.problems import PresentProblem
 from palermo.views.filter import JobFilter
 from palermo.webui.filters import filter_query
@@ -17,6 +19,7 @@ from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.problems import BrokerLook, problems
+from palermo.webui.state.problems import problems as known_problems
 from palermo.webui.threads import Router
 
 router = Router()
@@ -86,3 +89,33 @@ def _of_broker(request: Request, finding: Finding) -> ShownProblem:
     if finding.names:
         return ShownProblem(finding, "Queues", path(request, "queues"))
     return ShownProblem(finding)
+
+
+# -- the API
+
+api = Router(prefix="/problems", tags=["workers"])
+
+
+class ProblemRow(FindingRow):
+    """One problem."""
+
+    kind: Literal[
+        "trouble", "unserved", "resting", "late", "paused", "all paused", "silent", "died", "failing", "retried"
+    ]
+
+
+class ProblemRows(BaseModel):
+    """All current problems."""
+
+    rows: list[ProblemRow]
+    total: int
+
+
+@api.get("")
+def api_problems(visit: Visiting) -> ProblemRows:
+    """Current problems of queues, workers and jobs, with advice.
+
+    `palermo doctor --json` reports the same, and also checks the broker and the settings.
+    """
+    rows: list[ProblemRow] = [{"kind": each.kind, **row(each.finding)} for each in known_problems(visit.site).now()]
+    return ProblemRows(rows=rows, total=len(rows))

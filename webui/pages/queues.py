@@ -8,9 +8,11 @@ from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import Form, Query
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
+from palermo.contract.row_types import JobRow, QueueRow, TenantRow
 from palermo.contract.rows import Listing, Row, silent_text
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.text import count, exactly
@@ -22,9 +24,18 @@ from palermo.jobs import registry
 from palermo.views.facts import facts_of_row
 from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
+from palermo.webui.api.rows import Condition, PageLimit, Removed, Rows
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import operations
-from palermo.webui.filters import LISTED, PageNumber, checked_depth, filter_query, known_names, list_filter
+from palermo.webui.filters import (
+    LISTED,
+    PageNumber,
+    asked_filter,
+    checked_depth,
+    filter_query,
+    known_names,
+    list_filter,
+)
 from palermo.webui.pages.enqueue import blank_form
 from palermo.webui.pages.problems import shown_problem
 from palermo.webui.render.charts import Spark, runs_plot, spark, throughput
@@ -43,7 +54,7 @@ _PROBLEMS, _QUEUES, _LAST_HOUR = 3, 10, 3_600.0
 
 router = Router()
 
-Text = Annotated[str, Query(max_length=200)]
+Name = Annotated[str, Query(max_length=200)]
 Reason = Annotated[str, Form(max_length=500)]
 
 
@@ -93,7 +104,7 @@ def _drains(queues: Iterable[Row], rates: Mapping[str, Rates]) -> float | None:
 
 
 @router.get("/queues", name="queues", dependencies=[known_names()])
-def queues(request: Request, visit: Visiting, name: Text = "", number: PageNumber = 1) -> Response:
+def queues(request: Request, visit: Visiting, name: Name = "", number: PageNumber = 1) -> Response:
     live = live_state(visit.site)
     snapshot = live.snapshot()
     listed = live.queue_page(snapshot, name=name, number=number)
@@ -340,3 +351,101 @@ def pause(request: Request, visit: Visiting, name: str, reason: Reason = "") -> 
 def resume(request: Request, visit: Visiting, name: str) -> Response:
     actions.resume(visit, name)
     return redirect(request, path(request, "queue", request.url.query, name=name), f"Resumed {name}.")
+
+
+# -- the API
+
+api = Router(prefix="/queues", tags=["queues"])
+
+
+class AllPaused(BaseModel):
+    """Whether all queues are paused."""
+
+    all_paused: bool
+
+
+@api.get("")
+def api_queues(visit: Visiting) -> Rows[QueueRow]:
+    """All queues by name. `failed` is always included."""
+    return Rows[QueueRow].whole(visit.inspector.queues.list())
+
+
+@api.get("/{name:palermo}/jobs")
+def api_queue_jobs(
+    visit: Visiting,
+    name: str,
+    filter: Condition = None,
+    page: PageNumber = 1,
+    limit: PageLimit = 100,
+    newest: bool = False,
+) -> Rows[JobRow]:
+    """Waiting jobs of a queue, oldest first. A filter is compared with the first 10,000 of them.
+
+    Reading takes no job and keeps the order. Quorum queues aren't read (409), because that would count towards the
+    delivery limit of their jobs.
+    """
+    wanted = asked_filter({"filter": filter})
+    listing = listings.jobs(visit, name, page=page, limit=limit, newest=newest, filter=wanted)
+    return Rows[JobRow].of(listing.rows, total=listing.total, page=page, limit=limit)
+
+
+@api.get("/{name:palermo}/tenants")
+def api_tenants(
+    visit: Visiting, name: str, tenant: str | None = None, page: PageNumber = 1, limit: PageLimit = 100
+) -> Rows[TenantRow]:
+    """The tenants with waiting jobs in a queue, largest first, or only one tenant.
+
+    With thousands of tenants the counts may be a few seconds old.
+    """
+    listing = visit.inspector.tenants.list(name, tenant, offset=(page - 1) * limit, limit=limit)
+    return Rows[TenantRow].of(listing.rows, total=listing.total, page=page, limit=limit)
+
+
+@api.delete("/{name:palermo}/tenants/{tenant:palermo}")
+def api_clear_tenant(visit: Visiting, name: str, tenant: str) -> Removed:
+    """Remove a tenant's waiting jobs from a queue. Running jobs continue. Role: admin."""
+    return Removed(removed=actions.clear_tenant(visit, name, tenant))
+
+
+@api.post("/pause")
+def api_pause_all(visit: Visiting) -> AllPaused:
+    """Pause all queues for all workers until they are resumed, including queues created later. Role: operator."""
+    actions.pause_all(visit)
+    return AllPaused(all_paused=True)
+
+
+@api.post("/resume")
+def api_resume_all(visit: Visiting) -> AllPaused:
+    """End the pause of all queues. Queues that were paused by name stay paused. Role: operator."""
+    actions.resume_all(visit)
+    return AllPaused(all_paused=False)
+
+
+@api.post("/{name:palermo}/pause")
+def api_pause(visit: Visiting, name: str) -> QueueRow:
+    """Pause a queue: no worker takes jobs from it until it is resumed. Running jobs continue. Role: operator."""
+    return actions.pause(visit, name)
+
+
+@api.post("/{name:palermo}/resume")
+def api_resume(visit: Visiting, name: str) -> QueueRow:
+    """Resume a paused queue. It still stays paused while all queues are paused. Role: operator."""
+    return actions.resume(visit, name)
+
+
+@api.post("/{name:palermo}/purge")
+def api_purge(visit: Visiting, name: str) -> Removed:
+    """Remove all waiting jobs of a queue. Jobs that a worker holds stay. Role: admin."""
+    return Removed(removed=actions.purge(visit, name))
+
+
+@api.post("/purge")
+def api_purge_all(visit: Visiting) -> Removed:
+    """Remove all waiting jobs of all queues. Failed, scheduled and running jobs stay. Role: admin."""
+    return Removed(removed=sum(actions.purge_all(visit).values()))
+
+
+@api.delete("/{name:palermo}")
+def api_delete_queue(visit: Visiting, name: str) -> Removed:
+    """Delete a queue with its waiting jobs. Role: admin."""
+    return Removed(removed=actions.delete_queue(visit, name))

@@ -4,17 +4,19 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from zoneinfo import ZoneInfo
 
 from fastapi import Depends, Form
 from msgspec import Struct
 from msgspec.structs import asdict, replace
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract import clock
-from palermo.contract.recurring import MISSED, SHORTEST, RecurringJob
+from palermo.contract.recurring import MISSED, SCHEDULED, SHORTEST, RecurringJob
+from palermo.contract.row_types import RecurringRow
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.arguments import preview
 from palermo.core.text import count, exactly
@@ -24,9 +26,11 @@ from palermo.errors import NotFound
 from palermo.history.entry import Entry
 from palermo.history.recurring_runs import RUN_ID, PastRun
 from palermo.jobs.definition import check_job_name
+from palermo.jobs.options import RECURRING_OPTIONS
 from palermo.jobs.redaction import unmasked
 from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
+from palermo.webui.api.rows import Enqueued, Id, Removed, Rows
 from palermo.webui.pages.forms import (
     FORM_ERRORS,
     NO_PROBLEMS,
@@ -36,6 +40,7 @@ from palermo.webui.pages.forms import (
     problems_of,
     read_arguments,
 )
+from palermo.webui.pages.job import option_fields
 from palermo.webui.render.charts import Spark, spark
 from palermo.webui.render.formats import element_key, moment
 from palermo.webui.render.rendering import page, path, redirect
@@ -344,3 +349,84 @@ def _seconds(text: str) -> float:
         return parse_duration(text)
     except ValueError:
         raise Refused(422, f"{text[:40]!r} is not a duration. Write 30, 5m or 1h30m.") from None
+
+
+# -- the API
+
+api = Router(prefix="/recurring", tags=["recurring"])
+
+
+if TYPE_CHECKING:
+    _Times = BaseModel
+else:
+    _Times = create_model("_Times", **option_fields(name for name in RECURRING_OPTIONS if name in SCHEDULED))
+
+
+class NewRecurring(_Times):
+    """A recurring job to add. Set either cron or every."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(min_length=1, max_length=200, description="Its own.")
+    job: str = Field(min_length=1, max_length=255, description="The job's wire name, such as shop.tasks.sweep.")
+    args: list[Any] = Field(default_factory=list)
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    queue: str | None = Field(default=None, description="By default the job's own, or the default queue.")
+    replace: bool = Field(default=False, description="Whether to replace one with this name; otherwise 409.")
+
+
+@api.get("")
+def api_recurring(visit: Visiting) -> Rows[RecurringRow]:
+    """All recurring jobs, by name."""
+    return Rows[RecurringRow].whole(listings.recurring(visit))
+
+
+@api.post("", status_code=201)
+def api_put_recurring(visit: Visiting, new: NewRecurring) -> RecurringRow:
+    """Add a recurring job. Role: operator.
+
+    A replaced job stays disabled if it was. If code or configuration declares the same name, that declaration replaces
+    it when a worker with it starts.
+    """
+    actions.put_recurring(visit, **new.model_dump())
+    return _row(visit, new.name)
+
+
+@api.get("/{name:palermo}")
+def api_recurring_job(visit: Visiting, name: Id) -> RecurringRow:
+    """One recurring job."""
+    return _row(visit, name)
+
+
+@api.post("/{name:palermo}/run")
+def api_run_recurring(visit: Visiting, name: Id) -> Enqueued:
+    """Enqueue it now, even if it is disabled. Its schedule stays the same. Role: operator."""
+    row = _row(visit, name)
+    return Enqueued(id=actions.run_recurring(visit, name), job=row["job"], queue=row["queue"])
+
+
+@api.post("/{name:palermo}/enable")
+def api_enable_recurring(visit: Visiting, name: Id) -> RecurringRow:
+    """Enable it, so that it runs on schedule again. Role: operator."""
+    actions.switch_recurring(visit, name, on=True)
+    return _row(visit, name)
+
+
+@api.post("/{name:palermo}/disable")
+def api_disable_recurring(visit: Visiting, name: Id) -> RecurringRow:
+    """Disable it until it is enabled again, even after restarts. Role: operator."""
+    actions.switch_recurring(visit, name, on=False)
+    return _row(visit, name)
+
+
+@api.delete("/{name:palermo}")
+def api_remove_recurring(visit: Visiting, name: Id) -> Removed:
+    """Remove it. If code or configuration declares it, it is added again when a worker with it starts. Role:
+    operator.
+    """
+    actions.remove_recurring(visit, name)
+    return Removed(removed=1)
+
+
+def _row(visit: Visit, name: str) -> RecurringRow:
+    return listings.recurring_row(listings.recurring(visit), name)

@@ -6,26 +6,42 @@ Further pages change these jobs: they show the number of chosen jobs, ask for co
 from collections.abc import Mapping
 from typing import Annotated
 
-from fastapi import Depends, Form
+from fastapi import Depends, Form, Query
 from msgspec import Struct
 from msgspec.structs import replace
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from palermo.contract import clock
+from palermo.contract.row_types import AlteredRow, JobRow
 from palermo.contract.rows import Listing
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN
+from palermo.core import times
 from palermo.core.text import count
+from palermo.errors import NotFound
 from palermo.inspector.scheduled import GONE, Which
+from palermo.jobs.redaction import masked_row
 from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
+from palermo.webui.api.rows import Chosen, Condition, Id, PageLimit, Rows
 from palermo.webui.failed.operations import Operation
-from palermo.webui.filters import LISTED, ListFilter, PageNumber, known_names, list_filter, state_filter
-from palermo.webui.pages.choice import NAMES, Chosen, list_query
+from palermo.webui.filters import (
+    LISTED,
+    ListFilter,
+    PageNumber,
+    asked_filter,
+    instant_of,
+    known_names,
+    list_filter,
+    state_filter,
+)
+from palermo.webui.pages.choice import NAMES, Choosing, list_query
 from palermo.webui.pages.failures import check_typed
 from palermo.webui.pages.forms import NO_PROBLEMS, Problems, ShownForm, TimeFields
 from palermo.webui.pages.job_form import Time
 from palermo.webui.render.rendering import page, path, redirect
-from palermo.webui.site import Refused, Visiting
+from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.live_state import live_state
 from palermo.webui.state.scheduled_view import RETRY, StillReading, scheduled_view
@@ -113,7 +129,7 @@ def jobs(request: Request, visit: Visiting, job_list: Listed, number: PageNumber
 
 @router.api_route("/scheduled/confirm", methods=["GET", "POST"], name="confirm_scheduled", dependencies=[_CHOICE])
 @router.api_route("/retries/confirm", methods=["GET", "POST"], name="confirm_retries", dependencies=[_CHOICE])
-def confirm(request: Request, visit: Visiting, job_list: Listed, choice: Chosen) -> Response:
+def confirm(request: Request, visit: Visiting, job_list: Listed, choice: Choosing) -> Response:
     """Show the number of chosen jobs, and ask for confirmation."""
     _check(job_list, choice.act)
     wanted, number = asked_jobs(job_list, request.query_params), len(choice.ids)
@@ -230,3 +246,180 @@ def _check(job_list: JobList, act: str) -> None:
         raise Refused(
             422, f"{act[:40]!r} is not an action of this page; the actions are {', '.join(job_list.actions)}."
         )
+
+
+# -- the API
+
+api = Router(prefix="/scheduled", tags=["scheduled"])
+retries_api = Router(prefix="/retries", tags=["retries"])
+
+Due = Annotated[str | None, Query(max_length=100, description="ISO 8601 with a time zone, or from now, as 90s or 2h.")]
+
+
+class Moment(BaseModel):
+    """The new time. Set one of at, delay and later."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    at: str | float | None = Field(default=None, description="ISO 8601 with a time zone, or Unix seconds.")
+    delay: float | None = Field(default=None, description="Seconds from now.")
+    later: float | None = Field(default=None, description="Seconds to add to each job's time.")
+
+
+class ChosenForMove(Chosen, Moment):
+    """The chosen scheduled jobs, and their new time."""
+
+
+class AlteredRows(BaseModel):
+    """The result for each job, including ids that were not found."""
+
+    rows: list[AlteredRow]
+    total: int
+
+
+@api.get("")
+def api_scheduled(
+    visit: Visiting,
+    filter: Condition = None,
+    queue: Condition = None,
+    job: Condition = None,
+    retries: bool | None = None,
+    due_from: Due = None,
+    due_until: Due = None,
+    page: PageNumber = 1,
+    limit: PageLimit = 100,
+) -> Rows[JobRow]:
+    """Scheduled jobs, soonest first. Names match in part; `=mail` is exactly `mail`.
+
+    The state "retrying" means that a job has failed and is waiting for a retry. `retries` selects only such jobs, or
+    only others. The list may be cached for ten times as long as reading it took. Conditions in `filter` on the queue,
+    job, due time and these two states are compared with all jobs; others with the soonest 10,000.
+    """
+    state = None if retries is None else "retrying" if retries else "scheduled"
+    given = {"filter": filter, "queue": queue, "job": job, "due_from": due_from, "due_until": due_until}
+    return _page(visit, page, limit, state=state, **given)
+
+
+@api.post("/cancel")
+def api_cancel_scheduled_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
+    """Cancel jobs: the jobs with these ids, or all that match a filter ({} for all). Role: operator."""
+    return _altered(visit, CANCEL, chosen.meant())
+
+
+@api.post("/run")
+def api_run_scheduled_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
+    """Enqueue jobs now: the jobs with these ids, or all that match a filter ({} for all). Role: operator."""
+    return _altered(visit, RUN, chosen.meant())
+
+
+@api.post("/move")
+def api_move_scheduled_many(visit: Visiting, chosen: ChosenForMove) -> AlteredRows:
+    """Reschedule jobs: the jobs with these ids, or all that match a filter ({} for all). Role: operator.
+
+    A time in the past means now, with the resulting state "enqueued".
+    """
+    return _altered(visit, MOVE, chosen.meant(), **_moment(chosen))
+
+
+@api.get("/{id:palermo}")
+def api_scheduled_job(visit: Visiting, id: Id) -> JobRow:
+    """One scheduled job."""
+    row = scheduled_view(visit.site).find(id)
+    if row is None:
+        raise NotFound(f"job {id[:80]!r} is not scheduled. It may have started already, or never existed.")
+    return masked_row(row, visit.site.hidden)
+
+
+@api.post("/{id:palermo}/cancel")
+def api_cancel_scheduled(visit: Visiting, id: Id) -> AlteredRow:
+    """Cancel one scheduled job. Role: operator."""
+    return _altered(visit, CANCEL, id).rows[0]
+
+
+@api.post("/{id:palermo}/run")
+def api_run_scheduled(visit: Visiting, id: Id) -> AlteredRow:
+    """Enqueue one scheduled job now. Role: operator."""
+    return _altered(visit, RUN, id).rows[0]
+
+
+@api.post("/{id:palermo}/move")
+def api_move_scheduled(visit: Visiting, id: Id, moment: Moment) -> AlteredRow:
+    """Reschedule one job. A time in the past means now. Role: operator."""
+    return _altered(visit, MOVE, id, **_moment(moment)).rows[0]
+
+
+@retries_api.get("")
+def api_retries(
+    visit: Visiting,
+    filter: Condition = None,
+    queue: Condition = None,
+    job: Condition = None,
+    due_from: Due = None,
+    due_until: Due = None,
+    page: PageNumber = 1,
+    limit: PageLimit = 100,
+) -> Rows[JobRow]:
+    """Failed jobs that are waiting for a retry, soonest first.
+
+    `error` is the last error, `attempts` contains the errors of all runs, and `retries` is the number of retries so
+    far.
+    """
+    given = {"filter": filter, "queue": queue, "job": job, "due_from": due_from, "due_until": due_until}
+    return _page(visit, page, limit, state="retrying", **given)
+
+
+@retries_api.post("/run")
+def api_run_retries_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
+    """Retry jobs now: the jobs with these ids, or all that match a filter ({} for all). Role: operator."""
+    return _altered(visit, RETRY, chosen.meant())
+
+
+@retries_api.post("/give-up")
+def api_give_up_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
+    """Give jobs up: the jobs with these ids, or all that match a filter ({} for all). Role: operator.
+
+    They become failed jobs with all their attempts.
+    """
+    return _altered(visit, GIVE_UP, chosen.meant())
+
+
+@retries_api.post("/{id:palermo}/run")
+def api_run_retry(visit: Visiting, id: Id) -> AlteredRow:
+    """Retry one job now. Role: operator."""
+    return _altered(visit, RETRY, id).rows[0]
+
+
+@retries_api.post("/{id:palermo}/give-up")
+def api_give_up(visit: Visiting, id: Id) -> AlteredRow:
+    """Give one job up. It becomes a failed job with all its attempts, as if no retry were left. Role: operator."""
+    return _altered(visit, GIVE_UP, id).rows[0]
+
+
+def _page(visit: Visit, page: int, limit: int, **conditions: str | None) -> Rows[JobRow]:
+    listing = listings.scheduled(visit, asked_filter(conditions), page=page, limit=limit)
+    return Rows[JobRow].of(listing.rows, total=listing.total, page=page, limit=limit)
+
+
+def _altered(
+    visit: Visit, action: str, which: Which, *, at: float | None = None, later: float | None = None
+) -> AlteredRows:
+    done = actions.alter_scheduled(visit, action, which, at=at, later=later)
+    if not done.over:
+        text = f"the operation is still running; GET /api/operations/{done.id} shows its progress and outcome."
+        raise Refused(503, text)
+    return AlteredRows(rows=list(done.rows), total=len(done.rows))
+
+
+def _moment(moment: Moment) -> dict[str, float]:
+    """Return the new time in Unix seconds, or the seconds by which to postpone each job, as a keyword argument.
+
+    Raises Refused (422), OptionInvalid.
+    """
+    if [moment.at, moment.delay, moment.later].count(None) != 2:
+        raise Refused(422, 'give the time: {"at": "2026-12-01T09:00Z"}, {"delay": 300} or {"later": 3600}.')
+    if moment.later is not None:
+        return {"later": times.delay_seconds(moment.later)}
+    if moment.delay is not None:
+        return {"at": times.unix_seconds(clock.now() + times.delay_seconds(moment.delay))}
+    assert moment.at is not None
+    return {"at": instant_of(moment.at, "at")}

@@ -8,13 +8,16 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from palermo.contract.row_types import StatisticsRow
 from palermo.contract.rows import iso_instant
 from palermo.core.text import exactly
+from palermo.errors import NotFound
 from palermo.history.series import Window, times
-from palermo.history.statistics import DIMENSIONS, Report, rate
+from palermo.history.statistics import DIMENSIONS, Report, rate, report_row
 from palermo.inspector.rates import Snapshot
 from palermo.views.filter import filter_of
 from palermo.webui import tuning
+from palermo.webui.api.rows import Condition
 from palermo.webui.filters import filter_query, known_names, only_one, time_range
 from palermo.webui.render import charts
 from palermo.webui.render.rendering import page, path
@@ -26,7 +29,6 @@ from palermo.webui.threads import Router
 
 router = Router()
 
-Name = Annotated[str | None, Query(max_length=1_000)]
 Instant = Annotated[str | None, Query(max_length=100)]
 
 
@@ -35,9 +37,9 @@ def statistics(
     request: Request,
     visit: Visiting,
     window: Window = Window.HOUR,
-    queue: Name = None,
-    job: Name = None,
-    worker: Name = None,
+    queue: Condition = None,
+    job: Condition = None,
+    worker: Condition = None,
     since: Instant = None,
     until: Instant = None,
 ) -> Response:
@@ -136,3 +138,34 @@ def _counted(known: JournalViews) -> Iterator[tuple[str, int]]:
 def _one_word(name: str) -> str:
     """Return a queue's name with characters percent-encoded that would end the name or line."""
     return "".join(letter if letter.isprintable() and letter != "=" else quote(letter) for letter in name)
+
+
+# -- the API
+
+api = Router(tags=["statistics"])
+
+
+@api.get("/stats")
+def api_stats(
+    visit: Visiting,
+    window: Window = Window.DAY,
+    queue: Condition = None,
+    job: Condition = None,
+    worker: Condition = None,
+) -> StatisticsRow:
+    """The number of processed and failed jobs in the last hour, day, week or month, and their durations.
+
+    Covers everything, by queue, job and worker, or only the named one. Workers and clients write the counts to the
+    journal. 409 if the setting `journal` is off.
+    """
+    chosen = only_one(queue=queue, job=job, worker=worker)
+    known = journal_views(visit.site)
+    known.check_ready()
+    report = known.report(window, **chosen)
+    if report is None:
+        of = "".join(f" of {by} {name[:80]!r}" for by, name in chosen.items())
+        raise NotFound(f"nothing has been counted{of} in the last 30 days.")
+    if chosen:
+        return report_row(report, (), ())
+    snapshot = live_state(visit.site).snapshot()
+    return report_row(report, snapshot.queues, snapshot.workers)

@@ -3,17 +3,20 @@
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import Form
+from fastapi import Form, Path
 from msgspec import Struct
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from palermo.contract.row_types import TopicRow
 from palermo.contract.rows import Row
 from palermo.core.text import count, shorter
 from palermo.core.topology import LITERAL
 from palermo.errors import TopicInvalid
-from palermo.webui import actions
+from palermo.webui import actions, tuning
 from palermo.webui.actions import AGES
+from palermo.webui.api.rows import Removed, Rows
 from palermo.webui.render.formats import element_key
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
@@ -177,3 +180,56 @@ def _branch(group: Row, at: float, middle: float) -> Branch:
         path=path,
         labels=tuple(labels),
     )
+
+
+# -- the API
+
+api = Router(prefix="/topics", tags=["topics"])
+
+Group = Annotated[str, Path(max_length=255)]
+
+
+class Topics(Rows[TopicRow]):
+    """All groups by name, and the exchanges that deliver events to them."""
+
+    gateway: str = Field(description="The exchange that events are published to.")
+    distributor: str = Field(description="The exchange that routes events to groups by their patterns.")
+    unsubscribed: str = Field(description="What happens to events without a subscribed group: keep or refuse.")
+    kept: int | None = Field(description="About how many events are kept; null where none are.")
+
+
+class Replay(BaseModel):
+    """The events to replay."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    topic: str | None = Field(default=None, max_length=255, description="A pattern; by default the group's own.")
+    age: float | None = Field(default=None, gt=0, description="Only events of the last `age` seconds.")
+
+
+class Replayed(BaseModel):
+    """The number of replayed events; null if the replay takes long and is still running."""
+
+    told: int | None
+
+
+@api.get("")
+def api_topics(visit: Visiting) -> Topics:
+    """All groups that subscribe to events, by name."""
+    wiring = topology(visit.site).get()
+    rows = wiring["groups"]
+    return Topics.model_validate({**wiring, "rows": rows, "total": len(rows), "page": 1, "limit": len(rows)})
+
+
+@api.post("/{group:palermo}/replay")
+def api_replay_topics(visit: Visiting, group: Group, old: Replay) -> Replayed:
+    """Replay kept events to this group, as jobs with new ids. Role: operator."""
+    done = actions.replay(visit, group, topic=old.topic, age=old.age, wait=tuning.STALE)
+    return Replayed(told=done.taken if done.over else None)
+
+
+@api.delete("/{group:palermo}")
+def api_remove_topics(visit: Visiting, group: Group) -> Removed:
+    """Unsubscribe this group until one of its workers starts. Its queue stays. Role: admin."""
+    actions.unsubscribe(visit, group)
+    return Removed(removed=1)

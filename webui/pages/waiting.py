@@ -26,7 +26,7 @@ router = Router()
     name="confirm_waiting",
     dependencies=[known_names(*NAMES, *LISTED, "newest", "page")],
 )
-def confirm(request: Request, visit: Visiting, name: str, choice: Chosen) -> Response:
+def confirm(request: Request, visit: Visiting, name: str, choice: Choosing) -> Response:
     """Show the number of chosen jobs, and ask for confirmation."""
     _check(choice.act)
     number = len(choice.ids)

@@ -3,13 +3,15 @@
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Form
 from msgspec import Struct
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from palermo.contract.row_types import WorkerRow, WorkerUsageRow
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
 from palermo.core.text import count, exactly
@@ -19,8 +21,9 @@ from palermo.history.worker_lives import WorkerLife
 from palermo.jobs.redaction import masked_worker
 from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
+from palermo.webui.api.rows import Rows
 from palermo.webui.filters import filter_query, known_names, list_filter
-from palermo.webui.pages.choice import NAMES, Chosen
+from palermo.webui.pages.choice import NAMES, Choosing
 from palermo.webui.render.charts import usage_plot, usage_spark
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.tracebacks import stacks_of
@@ -92,7 +95,7 @@ def workers(request: Request, visit: Visiting) -> Response:
 @router.api_route(
     "/workers/confirm", methods=["GET", "POST"], name="confirm_workers", dependencies=[known_names(*NAMES)]
 )
-def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
+def confirm(request: Request, visit: Visiting, choice: Choosing) -> Response:
     """Show the number of chosen workers, and ask for confirmation."""
     if choice.act not in _ASKED:
         raise Refused(422, f"{choice.act[:40]!r} is not a command for workers; the commands are {', '.join(_ASKED)}.")
@@ -232,3 +235,48 @@ def _stacks(row: Row, job: str) -> Row:
     stacks = [each for each in row.get("stacks", []) if "id" in each and job in ("", each["id"])]
     jobs = [{**each, "stacks": stacks_of(str(each["text"]))} for each in stacks]
     return {"worker": row["worker"], "text": row.get("text", ""), "jobs": jobs}
+
+
+# -- the API
+
+api = Router(prefix="/workers", tags=["workers"])
+
+Order = Literal["quiet", "resume", "stop", "kill", "stack"]
+
+
+class Answered(BaseModel):
+    """The answer of one worker to an order."""
+
+    model_config = ConfigDict(extra="allow")
+
+    worker: str
+    answered: bool = Field(description="False if it did not answer in time; it may still obey.")
+
+
+@api.get("")
+def api_workers(visit: Visiting) -> Rows[WorkerRow]:
+    """All running workers, by id, with their running jobs."""
+    return Rows[WorkerRow].whole([masked_worker(row, visit.site.hidden) for row in visit.inspector.workers.list()])
+
+
+@api.get("/{id:palermo}")
+def api_worker(visit: Visiting, id: str) -> WorkerUsageRow:
+    """One running worker, by its id."""
+    return masked_worker(visit.inspector.workers.show(id), visit.site.hidden)
+
+
+@api.post("/{action}")
+def api_control_all(visit: Visiting, action: Order) -> list[Answered]:
+    """Send an order to all workers. Returns each worker's answer. Roles are as for one worker."""
+    return [Answered.model_validate(row) for row in actions.control(visit, None, action)]
+
+
+@api.post("/{id:palermo}/{action}")
+def api_control(visit: Visiting, id: str, action: Order) -> Answered:
+    """Send an order to a worker.
+
+    `quiet`: take no more jobs. `resume`: take jobs again. `stop`: finish the running jobs and end. `kill`: requeue
+    the running jobs and end. `stack`: return the stacks of its running jobs, as `text`. Role: operator; admin for
+    stop and kill.
+    """
+    return Answered.model_validate(actions.control(visit, [id], action)[0])

@@ -3,18 +3,21 @@
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from fastapi import Form, Query
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from palermo.contract.row_types import Instant, RunErrorRow
 from palermo.contract.rows import Row
 from palermo.core.text import count, some_of
 from palermo.errors import NotFound, PalermoError, UsageError
 from palermo.webui import tuning, workflow_actions
-from palermo.webui.filters import LISTED, known_names, list_filter
+from palermo.webui.api.rows import Condition, PageLimit, Rows
+from palermo.webui.filters import LISTED, PageNumber, asked_filter, known_names, list_filter
 from palermo.webui.render.formats import element_key, pretty_json
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.workflow_graph import BOX, HIGH, layers_of, workflow_picture
@@ -31,13 +34,12 @@ STEPS = 300
 #: Maximum number of characters of an output in the list of steps.
 _OUTPUT = 200
 
-Number = Annotated[int, Query(alias="page", ge=1, le=10_000_000)]
-Text = Annotated[str, Form(max_length=65_536)]
+Typed = Annotated[str, Form(max_length=65_536)]
 Inside = Annotated[str, Query(max_length=1_000)]
 
 
 @router.get("/workflows", name="workflows", dependencies=[known_names(*LISTED)])
-def workflows(request: Request, visit: Visiting, number: Number = 1) -> Response:
+def workflows(request: Request, visit: Visiting, number: PageNumber = 1) -> Response:
     """Show running, failed and finished workflows, newest first."""
     asked = list_filter(request.query_params)
     state = journal_views(visit.site).wait_until_read()
@@ -59,7 +61,7 @@ def workflows(request: Request, visit: Visiting, number: Number = 1) -> Response
 
 
 @router.get("/workflows/{id:palermo}", name="workflow", dependencies=[known_names()])
-def workflow(request: Request, visit: Visiting, id: str, inside: Inside = "", number: Number = 1) -> Response:
+def workflow(request: Request, visit: Visiting, id: str, inside: Inside = "", number: PageNumber = 1) -> Response:
     """Show one workflow, or only the steps that one of its steps added."""
     try:
         found = workflow_detail(visit, id, inside)
@@ -184,7 +186,7 @@ def cancel(request: Request, visit: Visiting, id: str) -> Response:
 
 
 @router.post("/workflows/{id:palermo}/signal", name="signal_workflow")
-def signal(request: Request, visit: Visiting, id: str, name: Text, value: Text = "") -> Response:
+def signal(request: Request, visit: Visiting, id: str, name: Typed, value: Typed = "") -> Response:
     """Send a signal to a workflow, with a JSON value."""
     try:
         sent = json.loads(value) if value.strip() else None
@@ -199,3 +201,145 @@ def signal(request: Request, visit: Visiting, id: str, name: Text, value: Text =
     except PalermoError as error:
         return redirect(request, path(request, "workflow", id=id), str(error), level="error")
     return redirect(request, path(request, "workflow", id=id), f"Sent {name.strip()}.")
+
+
+# -- the API
+
+api = Router(prefix="/workflows", tags=["workflows"])
+
+
+class WorkflowRow(BaseModel):
+    """One workflow."""
+
+    id: str = Field(description="The id of its job.")
+    job: str = Field(description="The wire name of its job.")
+    queue: str
+    state: Literal["running", "failed", "done", "cancelled"] = Field(description="A failed workflow can be retried.")
+    since: Instant | None = Field(description="When it added its first steps.")
+    ended_at: Instant | None = Field(description="Null while it runs or can be retried.")
+    done: int = Field(description="Number of its own steps that are done.")
+    failed: int = Field(description="Number of its own steps that failed.")
+    total: int = Field(description="Number of its own steps, without those that steps added.")
+    jobs: int = Field(description="Number of its jobs that are waiting or running.")
+    waits_for: list[str] = Field(description="The signals that it waits for.")
+    left_out: int = Field(description="Number of steps of a large workflow that the journal does not have.")
+
+
+class Workflows(Rows[WorkflowRow]):
+    """A page of workflows."""
+
+
+class StepCondition(BaseModel):
+    """How earlier steps must have ended."""
+
+    steps: list[str]
+    when: Literal["done", "failed", "over"]
+
+
+class RunningMember(BaseModel):
+    """A running member of a map."""
+
+    id: str
+    worker: str
+
+
+class StepRow(BaseModel):
+    """One step."""
+
+    name: str = Field(description="Its name, after the steps that contain it: `pay/charge`.")
+    state: Literal[
+        "waiting", "pending", "working", "expanded", "done", "failed", "discarded", "cancelled", "skipped"
+    ] = Field(description="waiting: a step before it has not ended. expanded: steps that it added have not ended.")
+    kind: Literal["job", "map", "signal", "workflow"]
+    id: str | None = Field(description="The id of its job; null for a map or a signal.")
+    job: str | None
+    queue: str | None
+    after: list[StepCondition]
+    why: str = Field(description="Why it has not ended, or did not run.")
+    over: int | None = Field(description="Of a map: number of members that have ended.")
+    failed: int | None = Field(description="Of a map: number of members that failed.")
+    running: int | None = Field(description="Of a map: number of running members.")
+    out: int | None = Field(description="Of a map: number of waiting or running members.")
+    total: int | None = Field(description="Of a map: number of members.")
+    output: Any = Field(description="Its result, if a later step takes it and it is short and can be decoded.")
+    attempt: int | None
+    took: float | None = Field(description="Seconds that its last run took.")
+    ended_at: Instant | None
+    error: RunErrorRow | None
+    jobs: list[RunningMember] = Field(description="Some of the running members.")
+    inner: list[str] = Field(description="Some of the members that added steps, for `inside`.")
+
+
+class WorkflowDetail(WorkflowRow):
+    """One workflow with its steps."""
+
+    inside: str
+    steps: list[StepRow]
+    cleaned_up: list[str] = Field(description='The steps with `when="failed"` that have run.')
+
+
+class Retried(BaseModel):
+    """The jobs that run again."""
+
+    requeued: list[str]
+
+
+class Signal(BaseModel):
+    """A signal."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(min_length=1, max_length=100)
+    value: Any = None
+
+
+class Sent(BaseModel):
+    """The signal that was sent."""
+
+    sent: str
+
+
+@api.get("")
+def api_workflows(
+    visit: Visiting,
+    filter: Condition = None,
+    queue: Condition = None,
+    job: Condition = None,
+    state: Condition = None,
+    text: Condition = None,
+    since: Condition = None,
+    until: Condition = None,
+    page: PageNumber = 1,
+    limit: PageLimit = 100,
+) -> Workflows:
+    """Running and failed workflows, newest first, followed by finished ones in the journal."""
+    given = {"filter": filter, "queue": queue, "job": job, "state": state, "text": text, "since": since, "until": until}
+    listing = workflow_rows(visit, asked_filter(given), page=page, limit=limit)
+    rows = [WorkflowRow.model_validate(row) for row in listing.rows]
+    return Workflows.of(rows, total=listing.total, page=page, limit=limit)
+
+
+@api.get("/{id:palermo}")
+def api_workflow(
+    visit: Visiting,
+    id: str,
+    inside: Annotated[str, Query(max_length=1_000, description="A step whose added steps to return.")] = "",
+) -> WorkflowDetail:
+    """One workflow with its steps, in the order in which they were added."""
+    return WorkflowDetail.model_validate(workflow_detail(visit, id, inside))
+
+
+@api.post("/{id:palermo}/retry")
+def api_retry_workflow(visit: Visiting, id: str) -> Retried:
+    """Requeue the failed jobs of a workflow. The steps after them run again. Role: operator.
+
+    Steps that have run because of the failure are named in `cleaned_up`; their effects are not reverted.
+    """
+    return Retried(requeued=[job.id for job in workflow_actions.retry(visit, id)])
+
+
+@api.post("/{id:palermo}/signal")
+def api_signal_workflow(visit: Visiting, id: str, signal: Signal) -> Sent:
+    """Send a signal to a workflow. A second one with the same name has no effect. Role: operator."""
+    workflow_actions.signal(visit, id, signal.name, signal.value)
+    return Sent(sent=signal.name)
