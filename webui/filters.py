@@ -1,6 +1,7 @@
-"""Filters of jobs and of actions in URLs and API bodies."""
+"""Filters of jobs and of actions, and pages of lists, in URLs and API bodies."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from inspect import Parameter, Signature
 from typing import Annotated, Any, Generic, TypeVar
 from urllib.parse import urlencode
 
@@ -24,10 +25,43 @@ _BOUNDS = LISTED[1:]
 #: Filter characters that aren't percent-encoded, so that URLs stay readable.
 READABLE = ":=*,@/"
 
-#: The number of the page of a list, as addresses of pages and of the API have it.
+F = TypeVar("F", bound=JobFilter | AuditFilter)
+T = TypeVar("T")
+
+
+# -- the pages of a list
+
+#: The number of a page of a list, in URLs of pages and of the API.
 PageNumber = Annotated[int, Query(alias="page", ge=1, le=1_000_000_000, description="Page number, from 1.")]
 
-F = TypeVar("F", bound=JobFilter | AuditFilter)
+PageLimit = Annotated[int, Query(ge=1, le=tuning.LIMIT, description="Rows per page.")]
+
+
+class Paging(Struct, frozen=True):
+    """A page of a list: its number, from 1, and how many rows a page has."""
+
+    number: int = 1
+    limit: int = tuning.ROWS
+
+    @property
+    def offset(self) -> int:
+        """How many rows are on the pages before it."""
+        return (self.number - 1) * self.limit
+
+    def cut(self, rows: Sequence[T]) -> list[T]:
+        """The rows of this page, from those of all pages."""
+        return list(rows[self.offset : self.offset + self.limit])
+
+
+async def _asked_page(page: PageNumber = 1, limit: PageLimit = 100) -> Paging:
+    return Paging(page, limit)
+
+
+#: For handlers of the API.
+ApiPage = Annotated[Paging, Depends(_asked_page)]
+
+
+# -- the filter of a list
 
 
 class ListFilter(Struct, Generic[F], frozen=True):
@@ -104,9 +138,27 @@ def _query(chips: Iterable[Chip]) -> str:
     return urlencode({"filter": text}, safe=READABLE) if text else ""
 
 
-def asked_filter(given: Mapping[str, str | float | bool | None]) -> JobFilter:
+#: A condition in a URL of the API.
+Condition = Annotated[str | None, Query(max_length=1_000)]
+
+
+def asked_filter(given: Mapping[str, str | float | bool | None], kind: type[F] = JobFilter) -> F:  # type: ignore[assignment]
     """Return the filter with these conditions, ignoring those that are None. Raises OptionInvalid."""
-    return filter_of({name: _text(value) for name, value in given.items() if value is not None}, _now())
+    return filter_of({name: _text(value) for name, value in given.items() if value is not None}, _now(), kind)
+
+
+def conditions(*names: str, kind: type[JobFilter | AuditFilter] = JobFilter) -> Any:
+    """Return a dependency for an API endpoint with these query parameters: the filter that they make."""
+
+    async def asked(**given: str | bool | None) -> JobFilter | AuditFilter:
+        return asked_filter(given, kind)
+
+    kinds = {"requeued": bool | None}
+    parameters = (
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kinds.get(name, Condition)) for name in names
+    )
+    asked.__signature__ = Signature([*parameters])  # type: ignore[attr-defined]
+    return Depends(asked)
 
 
 def _text(value: str | float | bool) -> str:
@@ -118,11 +170,6 @@ def _text(value: str | float | bool) -> str:
             return str(value).lower()
         case _:
             return f"@{value!r}"
-
-
-def asked_actions(given: Mapping[str, str | None]) -> AuditFilter:
-    """Like `asked_filter`, for actions."""
-    return filter_of({name: printable(text) for name, text in given.items() if text is not None}, _now(), AuditFilter)
 
 
 def only_one(**names: str | None) -> dict[str, str]:

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Generic, Self, TypeVar
 
-from fastapi import Path, Query
+from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 
+from palermo.contract.rows import Listing
 from palermo.views.filter import JobFilter
-from palermo.webui import tuning
-from palermo.webui.filters import asked_filter
+from palermo.webui.filters import Paging, asked_filter
 from palermo.webui.site import Refused
 
 #: The errors that any operation may return, for the documentation.
@@ -49,12 +49,8 @@ PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
 #: Description of a body's field `unserved`.
 UNSERVED_MEANS = "Whether to use `queue` even if no worker serves it; otherwise 409."
 
-#: A condition in a URL, and the parts of URLs that are names or ids.
-Condition = Annotated[str | None, Query(max_length=1_000)]
+#: A part of a URL that is a name or an id.
 Id = Annotated[str, Path(max_length=1_000)]
-
-PageLimit = Annotated[int, Query(ge=1, le=tuning.LIMIT, description="Rows per page.")]
-
 
 R = TypeVar("R")
 
@@ -112,14 +108,14 @@ class Rows(BaseModel, Generic[R]):
         return f"{params[0].__name__}s"
 
     @classmethod
-    def of(cls, rows: Sequence[R], *, total: int | None, page: int, limit: int) -> Self:
-        """Return a page with these rows."""
-        return cls(rows=list(rows), total=total, page=page, limit=limit)
+    def of(cls, listing: Listing[Any], paging: Paging) -> Self:
+        """The page with the rows of a listing."""
+        return cls(rows=listing.rows, total=listing.total, page=paging.number, limit=paging.limit)
 
     @classmethod
     def whole(cls, rows: Sequence[R]) -> Self:
         """Return the whole list as one page."""
-        return cls.of(rows, total=len(rows), page=1, limit=len(rows))
+        return cls(rows=list(rows), total=len(rows), page=1, limit=len(rows))
 
 
 class Removed(BaseModel):

@@ -1,7 +1,7 @@
 """A site's failed jobs: the view of their queues, their rows, and long operations on them."""
 
 from palermo.contract.row_types import JobRow
-from palermo.contract.rows import MAX_SHOWN, job_row
+from palermo.contract.rows import MAX_SHOWN, Listing, job_row
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable
@@ -9,8 +9,10 @@ from palermo.inspector.judges import FindJudge, not_found_error
 from palermo.jobs.redaction import masked_row
 from palermo.views.filter import JobFilter
 from palermo.webui import tuning
+from palermo.webui.failed.index import FailureGroup
 from palermo.webui.failed.operations import operations
 from palermo.webui.failed.view import FailedJobReader, FailedView, ViewState
+from palermo.webui.filters import Paging
 from palermo.webui.site import Refused, Site
 
 
@@ -57,6 +59,15 @@ class FailedJobs:
             message = found.message
             return f"{message.job} with {message.failure.exception_class}" if message.failure else message.job
         return fingerprint
+
+    def page(self, filter: JobFilter, paging: Paging, *, newest: bool) -> Listing[JobRow]:
+        """A page of the failed jobs that match, as the view has them."""
+        found = self.view.index.page(filter, offset=paging.offset, limit=paging.limit, newest=newest)
+        return Listing([self.row(each.message) for each in found], self.view.index.count(filter))
+
+    def groups(self, filter: JobFilter, paging: Paging) -> tuple[list[FailureGroup], int]:
+        """A page of the groups of the failed jobs that match, with their histories, and the number of groups."""
+        return self.view.index.groups(filter, offset=paging.offset, limit=paging.limit, parts=tuning.PARTS)
 
     def row(self, message: Message) -> JobRow:
         """Return the row of a job for display, with hidden values masked."""

@@ -11,7 +11,6 @@ from palermo.webui.pages import (
     job_classes,
     keys,
     live,
-    live_jobs,
     problems,
     queues,
     recurring,
@@ -19,7 +18,6 @@ from palermo.webui.pages import (
     search,
     sign_in,
     statistics,
-    tenants,
     topics,
     waiting,
     workers,
@@ -28,7 +26,6 @@ from palermo.webui.pages import (
 
 ROUTERS = (
     queues.router,
-    live_jobs.router,
     enqueue.router,
     waiting.router,
     search.router,
@@ -42,7 +39,6 @@ ROUTERS = (
     job_classes.router,
     workers.router,
     problems.router,
-    tenants.router,
     workflows.router,
     live.router,
     statistics.router,

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from palermo.contract import clock
 from palermo.contract.row_types import JobRow
-from palermo.contract.rows import Row, iso_instant
+from palermo.contract.rows import Listing, Row, iso_instant
 from palermo.core.journal_records import JournalLevel
 from palermo.core.message import Message
 from palermo.core.text import count
@@ -25,17 +25,27 @@ from palermo.errors import NotFound
 from palermo.inspector.judges import Which
 from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
-from palermo.webui.api.rows import UNSERVED_MEANS, Chosen, Condition, Id, PageLimit, Rows
+from palermo.webui.api.rows import UNSERVED_MEANS, Chosen, Id, Rows
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
 from palermo.webui.failed.index import FACETS, FailureGroup
 from palermo.webui.failed.operations import DONE, Operation, operations
-from palermo.webui.filters import LISTED, ListFilter, PageNumber, asked_filter, known_names, list_filter
+from palermo.webui.filters import (
+    LISTED,
+    ApiPage,
+    ListFilter,
+    PageLimit,
+    PageNumber,
+    Paging,
+    conditions,
+    known_names,
+    list_filter,
+)
 from palermo.webui.pages.choice import NAMES, Choosing, list_query
 from palermo.webui.pages.forms import FORM_ERRORS, NO_PROBLEMS, Problems, ShownForm
 from palermo.webui.pages.job_form import FormPage, JobForm, job_form, missing_row
 from palermo.webui.render.charts import sparkline
 from palermo.webui.render.facets import count_names, facets
-from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.render.rendering import listed, page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.threads import Router
@@ -89,53 +99,47 @@ def page_of_failures(
 
     The default is groups if there is more than one page and errors repeat.
     """
-    wanted = list_filter(request.query_params)
-    found = failed_jobs(visit.site)
-    state = found.view.update()
-    context: dict[str, Any] = {
-        "state": state,
-        "as_of": iso_instant(state.at),
-        "asked_for": wanted,
-        "by": by,
-        "facets": [],
-        "operations": [each for each in operations(visit.site).running() if each.place == "failures"],
-        "results": _results(visit, operations(visit.site).last_requeue()),
-        "number": number,
-        "limit": limit,
-        "rows": [],
-        "groups": [],
-        "total": 0,
-        "kinds": 0,
-        "group_name": found.group_name(wanted.filter.group) if wanted.filter.group else "",
-    }
-    if state.ready:
-        index = found.view.index
-        context["total"] = index.count(wanted.filter)
-        context["facets"] = facets(wanted, count_names(index.shapes(wanted.filter), FACETS))
-        if not by and context["total"] > limit and wanted.filter.everything:
-            _, kinds = index.groups(wanted.filter, limit=tuning.SOME, parts=tuning.PARTS)
-            repeats = kinds < context["total"] // 2 and not request.query_params
-            by = context["by"] = "groups" if repeats else "jobs"
-        if by == "groups":
-            groups, kinds = index.groups(
-                wanted.filter, offset=(number - 1) * tuning.SOME, limit=tuning.SOME, parts=tuning.PARTS
-            )
-            context |= {"kinds": kinds, "limit": tuning.SOME, "groups": [_line(found, wanted, each) for each in groups]}
-        else:
-            rows = index.page(wanted.filter, offset=(number - 1) * limit, limit=limit, newest=True)
-            context["rows"] = [found.row(each.message) for each in rows]
-    query = context["query"] = wanted.query
-    kept = (("by", context["by"]), ("limit", "" if limit == tuning.SIZES[0] or by == "groups" else str(limit)))
-    context["kept"] = {name: value for name, value in kept if value}
-    pages = "&".join(filter(None, (query, urlencode(context["kept"]))))
-    context["at"] = "?" + (f"{pages}&" if pages else "") + "page="
-    context["paged"] = f"page={number}" if number > 1 else ""
-    context["listed"] = "&".join(filter(None, (pages, context["paged"])))
-    context["sizes"] = [(size, "?" + "&".join(filter(None, (query, f"limit={size}")))) for size in tuning.SIZES]
+    wanted, found, commands = list_filter(request.query_params), failed_jobs(visit.site), operations(visit.site)
+    state, index = found.view.update(), found.view.index
+    total = index.count(wanted.filter) if state.ready else 0
+    if not by and total > limit and wanted.filter.everything:
+        _, kinds = index.groups(wanted.filter, limit=tuning.SOME, parts=tuning.PARTS)
+        by = "groups" if kinds < total // 2 and not request.query_params else "jobs"
+    kept = {"by": by, "limit": "" if limit == tuning.SIZES[0] or by == "groups" else str(limit)}
+    kept = {name: value for name, value in kept.items() if value}
+    paging, groups, kinds = Paging(number, tuning.SOME if by == "groups" else limit), list[FailureGroup](), 0
+    listing = Listing[JobRow]([], total)
+    if state.ready and by == "groups":
+        groups, kinds = found.groups(wanted.filter, paging)
+    elif state.ready:
+        listing = found.page(wanted.filter, paging, newest=True)
+    results = _results(visit, commands.last_requeue())
     # The results of a requeue are in the journal and not in the queues' counts.
-    if context["results"]:
-        context["watched"] = {"of": "history"}
-    return page(request, "failures.html", **context)
+    watched = {"watched": {"of": "history"}} if results else {}
+    return page(
+        request,
+        "failures.html",
+        state=state,
+        as_of=iso_instant(state.at),
+        asked_for=wanted,
+        by=by,
+        facets=facets(wanted, count_names(index.shapes(wanted.filter), FACETS)) if state.ready else [],
+        operations=[each for each in commands.running() if each.place == "failures"],
+        results=results,
+        groups=[_line(found, wanted, each) for each in groups],
+        kinds=kinds,
+        group_name=found.group_name(wanted.filter.group) if wanted.filter.group else "",
+        query=wanted.query,
+        kept=kept,
+        paged=f"page={number}" if number > 1 else "",
+        sizes=[(size, f"?{_joined(wanted.query, f'limit={size}')}") for size in tuning.SIZES],
+        **listed(listing, paging, _joined(wanted.query, urlencode(kept))),
+        **watched,
+    )
+
+
+def _joined(*queries: str) -> str:
+    return "&".join(filter(None, queries))
 
 
 def _results(visit: Visit, operation: Operation | None) -> Results | None:
@@ -190,11 +194,11 @@ def confirm(request: Request, visit: Visiting, choice: Choosing) -> Response:
         raise Refused(
             422, f"{choice.act[:40]!r} is not an action for failed jobs; the actions are {', '.join(_ACTIONS)}."
         )
-    listed = list_query(request)
+    back = list_query(request)
     if request.query_params.get("by") == "groups":
         # The filter of the group whose button was pressed isn't part of the list's query.
-        rest = urlencode([(name, value) for name, value in parse_qsl(listed) if name not in LISTED])
-        listed = "&".join(filter(None, (list_filter(request.query_params).having(group=""), rest)))
+        rest = urlencode([(name, value) for name, value in parse_qsl(back) if name not in LISTED])
+        back = _joined(list_filter(request.query_params).having(group=""), rest)
     meant: dict[str, Any] = {"ids": choice.ids, "filter": "", "number": len(choice.ids)}
     asks = None
     if choice.every:
@@ -209,15 +213,15 @@ def confirm(request: Request, visit: Visiting, choice: Choosing) -> Response:
             asks = asks.replace(chosen.group, found.group_name(chosen.group))
     if not meant["number"]:
         text = "No failed job matches any more." if choice.every else "Select some jobs first."
-        return redirect(request, path(request, "failures", listed), text, level="note")
-    return _ask(request, choice.act, meant, listed, asks=asks)
+        return redirect(request, path(request, "failures", back), text, level="note")
+    return _ask(request, choice.act, meant, back, asks=asks)
 
 
 def _ask(
     request: Request,
     act: str,
     meant: Mapping[str, Any],
-    listed: str,
+    back: str,
     *,
     asks: str | None = None,
     values: Mapping[str, str] = _NO_QUEUE,
@@ -232,8 +236,8 @@ def _ask(
         meant=meant,
         asks=asks,
         typed=f"{meant['number']}" if meant["number"] > tuning.UNTYPED else "",
-        back=path(request, "failures", listed),
-        listed=listed,
+        back=path(request, "failures", back),
+        listed=back,
     )
 
 
@@ -442,34 +446,11 @@ _BEGUN: dict[int | str, dict[str, Any]] = {
 }
 
 
-def asked(
-    filter: Condition = None,
-    queue: Condition = None,
-    job: Condition = None,
-    error: Condition = None,
-    text: Condition = None,
-    since: Condition = None,
-    until: Condition = None,
-    group: Condition = None,
-    requeued: bool | None = None,
-    worker: Condition = None,
-    tenant: Condition = None,
-) -> JobFilter:
-    """The filter of a request: a text such as `error:Timeout since:1h "no answer"`, or separate conditions."""
-    given = {
-        "filter": filter,
-        "queue": queue,
-        "job": job,
-        "error": error,
-        "text": text,
-        "since": since,
-        "until": until,
-        "group": group,
-    }
-    return asked_filter({**given, "requeued": requeued, "worker": worker, "tenant": tenant})
-
-
-Asked = Annotated[JobFilter, Depends(asked)]
+#: The conditions of all addresses of failed jobs.
+Asked = Annotated[
+    JobFilter,
+    conditions("filter", "queue", "job", "error", "text", "since", "until", "group", "requeued", "worker", "tenant"),
+]
 
 
 @api.get("")
@@ -479,33 +460,31 @@ def api_failed(
     """Failed jobs, oldest failure first, or newest first with `newest`."""
     found = failed_jobs(visit.site)
     found.wait_until_read()
-    index = found.view.index
-    rows = index.page(filter, offset=(page - 1) * limit, limit=limit, newest=newest)
-    shown = [found.row(each.message) for each in rows]
-    return Rows[JobRow].of(shown, total=index.count(filter), page=page, limit=limit)
+    paging = Paging(page, limit)
+    return Rows[JobRow].of(found.page(filter, paging, newest=newest), paging)
 
 
 @api.get("/groups")
-def api_failed_groups(visit: Visiting, filter: Asked, page: PageNumber = 1, limit: PageLimit = 100) -> Groups:
+def api_failed_groups(visit: Visiting, paging: ApiPage, filter: Asked) -> Groups:
     """Groups of failed jobs with the same job, exception and place in the code, largest group first."""
     found = failed_jobs(visit.site)
     found.wait_until_read()
-    rows, total = found.view.index.groups(filter, offset=(page - 1) * limit, limit=limit, parts=tuning.PARTS)
-    shown = [
-        Group(
-            fingerprint=each.fingerprint,
-            count=each.count,
-            job=each.sample.job or None,
-            error=each.sample.failure.exception_class if each.sample.failure else "",
-            message=each.sample.failure.message if each.sample.failure else "",
-            first_seen=iso_instant(each.first),
-            last_seen=iso_instant(each.last),
-            id=each.sample.id,
-            history=list(each.history),
-        )
+    rows, total = found.groups(filter, paging)
+    shown: list[Row] = [
+        {
+            "fingerprint": each.fingerprint,
+            "count": each.count,
+            "job": each.sample.job or None,
+            "error": each.sample.failure.exception_class if each.sample.failure else "",
+            "message": each.sample.failure.message if each.sample.failure else "",
+            "first_seen": iso_instant(each.first),
+            "last_seen": iso_instant(each.last),
+            "id": each.sample.id,
+            "history": list(each.history),
+        }
         for each in rows
     ]
-    return Groups.of(shown, total=total, page=page, limit=limit)
+    return Groups.of(Listing(shown, total), paging)
 
 
 @api.post("/requeue", responses=_BEGUN)

@@ -1,7 +1,6 @@
 """The page of finished jobs, newest first, and the page of operators' actions, both from the journal."""
 
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -9,25 +8,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.row_types import ActionRow, FinishedRow, Instant
-from palermo.contract.rows import Row
+from palermo.contract.rows import Listing, Row
 from palermo.errors import NotFound
 from palermo.history.listings import life
-from palermo.views.filter import AuditFilter
+from palermo.views.filter import AuditFilter, JobFilter
 from palermo.webui import tuning
-from palermo.webui.api.rows import Condition, Id, PageLimit, Rows
+from palermo.webui.api.rows import Id, Rows
 from palermo.webui.filters import (
     LISTED,
+    ApiPage,
     ListFilter,
     PageNumber,
-    asked_actions,
-    asked_filter,
+    Paging,
     audit_filter,
+    conditions,
     known_names,
     list_filter,
 )
 from palermo.webui.render.facets import count_names, facets
-from palermo.webui.render.rendering import page
+from palermo.webui.render.rendering import listed, page
 from palermo.webui.site import Visit, Visiting
+from palermo.webui.state import listings
 from palermo.webui.state.deaths import deaths
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.threads import Router
@@ -40,35 +41,28 @@ Limit = Annotated[int, Query(ge=1, le=tuning.MANY)]
 @router.get("/history", name="history", dependencies=[known_names(*LISTED)])
 def history(request: Request, visit: Visiting, number: PageNumber = 1, limit: Limit = tuning.ROWS) -> Response:
     """Show finished jobs."""
-    wanted = list_filter(request.query_params)
-    context = _context(visit, wanted, number, limit)
-    index = journal_views(visit.site).index
-    if context["state"].ready:
-        context["total"] = index.count(wanted.filter)
-        counts = count_names(index.shapes(wanted.filter).items(), ("state", "queue", "job", "error"))
-        context["facets"] = facets(wanted, counts)
-        context["rows"] = [entry.row() for entry in index.page(wanted.filter, offset=(number - 1) * limit, limit=limit)]
-    return page(
+    wanted, paging, known = list_filter(request.query_params), Paging(number, limit), journal_views(visit.site)
+    listing = listings.finished(visit, wanted.filter, paging)
+    shapes = known.index.shapes(wanted.filter).items() if known.ready else ()
+    return _page(
         request,
+        visit,
         "history.html",
-        watched={"of": "history"},
-        lost=index.lost,
-        cut=index.cut,
-        **context,
+        wanted,
+        listing,
+        paging,
+        facets=facets(wanted, count_names(shapes, ("state", "queue", "job", "error"))),
+        lost=known.index.lost,
+        cut=known.index.cut,
     )
 
 
 @router.get("/audit", name="audit", dependencies=[known_names(*LISTED)])
 def audit(request: Request, visit: Visiting, number: PageNumber = 1, limit: Limit = tuning.ROWS) -> Response:
     """Show the audit trail, the actions of users and operators."""
-    wanted = audit_filter(request.query_params)
-    context = _context(visit, wanted, number, limit)
-    actions = journal_views(visit.site).audit
-    if context["state"].ready:
-        context["total"] = actions.count(wanted.filter)
-        context["rows"] = actions.page(wanted.filter, offset=(number - 1) * limit, limit=limit)
-        context["deaths"] = _deaths(visit, wanted.filter)
-    return page(request, "audit.html", watched={"of": "history"}, **context)
+    wanted, paging = audit_filter(request.query_params), Paging(number, limit)
+    listing = listings.operators_actions(visit, wanted.filter, paging)
+    return _page(request, visit, "audit.html", wanted, listing, paging, deaths=_deaths(visit, wanted.filter))
 
 
 def _deaths(visit: Visit, wanted: AuditFilter) -> list[Row]:
@@ -79,25 +73,28 @@ def _deaths(visit: Visit, wanted: AuditFilter) -> list[Row]:
     return [life.row() for life in deaths(visit.site, since=wanted.since) if life.heard_at <= until][: tuning.ROWS]
 
 
-def _context(visit: Visit, wanted: ListFilter[Any], number: int, limit: int) -> dict[str, Any]:
-    """Return the template values common to both pages."""
-    known = journal_views(visit.site)
-    query = wanted.query
-    kept = "" if limit == tuning.ROWS else urlencode({"limit": limit})
-    state = known.wait_until_read()
-    return {
-        "state": state,
-        "off": known.off,
-        "level": known.level.value,
-        "asked_for": wanted,
-        "query": query,
-        "number": number,
-        "limit": limit,
-        "rows": [],
-        "facets": [],
-        "total": 0,
-        "at": "?" + "".join(f"{part}&" for part in (query, kept) if part) + "page=",
-    }
+def _page(
+    request: Request,
+    visit: Visit,
+    template: str,
+    asked: ListFilter[Any],
+    listing: Listing[Any],
+    paging: Paging,
+    **more: Any,
+) -> Response:
+    known, kept = journal_views(visit.site), "" if paging.limit == tuning.ROWS else f"limit={paging.limit}"
+    return page(
+        request,
+        template,
+        watched={"of": "history"},
+        state=known.progress,
+        off=known.off,
+        level=known.level.value,
+        asked_for=asked,
+        query=asked.query,
+        **listed(listing, paging, "&".join(filter(None, (asked.query, kept)))),
+        **more,
+    )
 
 
 # -- the API
@@ -125,44 +122,19 @@ class Life(BaseModel):
 @api.get("/history")
 def api_history(
     visit: Visiting,
-    filter: Condition = None,
-    queue: Condition = None,
-    job: Condition = None,
-    worker: Condition = None,
-    error: Condition = None,
-    state: Condition = None,
-    text: Condition = None,
-    since: Condition = None,
-    until: Condition = None,
-    longer: Condition = None,
-    shorter: Condition = None,
-    page: PageNumber = 1,
-    limit: PageLimit = 100,
+    filter: Annotated[
+        JobFilter,
+        conditions("filter", "queue", "job", "worker", "error", "state", "text", "since", "until", "longer", "shorter"),
+    ],
+    paging: ApiPage,
 ) -> Rows[FinishedRow]:
     """Finished jobs, newest first.
 
     Names match in part, and `*` stands for any characters; `=mail` is exactly `mail`. Times are durations ago (`2h`) or
     instants (`2026-12-01T09:00Z`). `longer` and `shorter` are the minimum and maximum duration of a run (`0.5s`, `5m`).
     """
-    wanted = asked_filter(
-        {
-            "filter": filter,
-            "queue": queue,
-            "job": job,
-            "worker": worker,
-            "error": error,
-            "state": state,
-            "text": text,
-            "since": since,
-            "until": until,
-            "longer": longer,
-            "shorter": shorter,
-        }
-    )
-    known = journal_views(visit.site)
-    known.check_ready()
-    rows = [entry.row() for entry in known.index.page(wanted, offset=(page - 1) * limit, limit=limit)]
-    return Rows[FinishedRow].of(rows, total=known.index.count(wanted), page=page, limit=limit)
+    journal_views(visit.site).check_ready()
+    return Rows[FinishedRow].of(listings.finished(visit, filter, paging), paging)
 
 
 @api.get("/history/{id:palermo}")
@@ -179,18 +151,9 @@ def api_history_job(visit: Visiting, id: Id) -> Life:
 @api.get("/audit")
 def api_audit(
     visit: Visiting,
-    by: Condition = None,
-    action: Condition = None,
-    queue: Condition = None,
-    text: Condition = None,
-    since: Condition = None,
-    until: Condition = None,
-    page: PageNumber = 1,
-    limit: PageLimit = 100,
+    filter: Annotated[AuditFilter, conditions("by", "action", "queue", "text", "since", "until", kind=AuditFilter)],
+    paging: ApiPage,
 ) -> Rows[ActionRow]:
     """Operators' actions, newest first. Names match in part; `=mail` is exactly `mail`."""
-    filter = asked_actions({"by": by, "action": action, "queue": queue, "text": text, "since": since, "until": until})
-    known = journal_views(visit.site)
-    known.check_ready()
-    rows = known.audit.page(filter, offset=(page - 1) * limit, limit=limit)
-    return Rows[ActionRow].of(rows, total=known.audit.count(filter), page=page, limit=limit)
+    journal_views(visit.site).check_ready()
+    return Rows[ActionRow].of(listings.operators_actions(visit, filter, paging), paging)

@@ -1,7 +1,6 @@
 """The pages of keys: of limits, with the number of running jobs, and of unique jobs, with the job that holds each."""
 
-from typing import Annotated
-from urllib.parse import urlencode
+from typing import Annotated, Any
 
 from fastapi import Form, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,10 +10,10 @@ from starlette.responses import Response
 from palermo.contract.row_types import KeyRow, LimitRow
 from palermo.contract.rows import Listing, Row
 from palermo.webui import actions, tuning
-from palermo.webui.api.rows import PageLimit, Rows
-from palermo.webui.filters import PageNumber, known_names
+from palermo.webui.api.rows import Rows
+from palermo.webui.filters import ApiPage, PageNumber, Paging, known_names
 from palermo.webui.render.formats import element_key
-from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.render.rendering import listed, page, path, redirect
 from palermo.webui.site import Visiting
 from palermo.webui.state import listings
 from palermo.webui.threads import Router
@@ -28,32 +27,21 @@ Text = Annotated[str, Query(max_length=1_000, description="Part of a key, of a j
 @router.get("/limits", name="limits", dependencies=[known_names()])
 def limits(request: Request, visit: Visiting, text: Text = "", number: PageNumber = 1) -> Response:
     """Show the keys of limited jobs by name, or only those that contain the text."""
-    listing = listings.limits(visit, text=text, page=number, limit=tuning.MANY)
-    return _page(request, "limits", listing, text, number)
+    paging = Paging(number, tuning.MANY)
+    return _page(request, "limits", listings.limits(visit, text, paging), text, paging)
 
 
 @router.get("/unique", name="unique", dependencies=[known_names()])
 def unique(request: Request, visit: Visiting, text: Text = "", number: PageNumber = 1) -> Response:
     """Show the keys of unique jobs by name, or only those that contain the text."""
-    listing = listings.keys(visit, text=text, page=number, limit=tuning.MANY)
+    paging = Paging(number, tuning.MANY)
+    listing = listings.keys(visit, text, paging)
     rows: list[Row] = [{**row, "digest": element_key(row["key"])} for row in listing.rows]
-    return _page(request, "unique", Listing(rows, listing.total), text, number)
+    return _page(request, "unique", Listing(rows, listing.total), text, paging)
 
 
-def _page(request: Request, route: str, listing: Listing[Row], text: str, number: int) -> Response:
-    address = path(request, route, {"text": text})
-    listed = {"text": text, "page": str(number) if number > 1 else ""}
-    return page(
-        request,
-        f"{route}.html",
-        rows=listing.rows,
-        total=listing.total,
-        number=number,
-        limit=tuning.MANY,
-        text=text,
-        at=f"{address}{'&' if text else '?'}page=",
-        listed=urlencode({name: value for name, value in listed.items() if value}),
-    )
+def _page(request: Request, route: str, listing: Listing[Any], text: str, paging: Paging) -> Response:
+    return page(request, f"{route}.html", text=text, **listed(listing, paging, {"text": text}))
 
 
 @router.post("/unique/free", name="free_key")
@@ -71,10 +59,9 @@ api = Router(prefix="/unique", tags=["unique jobs"])
 
 
 @limits_api.get("")
-def api_limits(visit: Visiting, text: KeyText = "", page: PageNumber = 1, limit: PageLimit = 100) -> Rows[LimitRow]:
+def api_limits(visit: Visiting, paging: ApiPage, text: KeyText = "") -> Rows[LimitRow]:
     """The keys of limited jobs that are running or waiting."""
-    listing = listings.limits(visit, text=text, page=page, limit=limit)
-    return Rows[LimitRow].of(listing.rows, total=listing.total, page=page, limit=limit)
+    return Rows[LimitRow].of(listings.limits(visit, text, paging), paging)
 
 
 class ToFree(BaseModel):
@@ -92,10 +79,9 @@ class Freed(BaseModel):
 
 
 @api.get("")
-def api_unique(visit: Visiting, text: Text = "", page: PageNumber = 1, limit: PageLimit = 100) -> Rows[KeyRow]:
+def api_unique(visit: Visiting, paging: ApiPage, text: Text = "") -> Rows[KeyRow]:
     """The keys held by unique jobs."""
-    listing = listings.keys(visit, text=text, page=page, limit=limit)
-    return Rows[KeyRow].of(listing.rows, total=listing.total, page=page, limit=limit)
+    return Rows[KeyRow].of(listings.keys(visit, text, paging), paging)
 
 
 @api.post("/free")

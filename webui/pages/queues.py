@@ -1,4 +1,4 @@
-"""The overview, the page of all queues, and the page of one queue with its jobs and actions."""
+"""The overview, the pages of all queues and of one queue with its jobs and actions, and that of their tenants."""
 
 import sys
 from collections import Counter
@@ -24,12 +24,16 @@ from palermo.jobs import registry
 from palermo.views.facts import facts_of_row
 from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
-from palermo.webui.api.rows import Condition, PageLimit, Removed, Rows
+from palermo.webui.api.rows import Removed, Rows
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import operations
 from palermo.webui.filters import (
     LISTED,
+    ApiPage,
+    Condition,
+    PageLimit,
     PageNumber,
+    Paging,
     asked_filter,
     checked_depth,
     filter_query,
@@ -39,7 +43,7 @@ from palermo.webui.filters import (
 from palermo.webui.pages.enqueue import blank_form
 from palermo.webui.pages.problems import shown_problem
 from palermo.webui.render.charts import Spark, runs_plot, spark, throughput
-from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.render.rendering import listed, page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.changes import changes
@@ -63,7 +67,7 @@ def overview(request: Request, visit: Visiting) -> Response:
     live = live_state(visit.site)
     snapshot = live.snapshot()
     known = journal_views(visit.site)
-    listed = live.queue_page(snapshot, limit=_QUEUES)
+    shown = live.queue_page(snapshot, limit=_QUEUES)
     report, totals = known.report(Window.HOUR), totals_of(snapshot)
     chart = throughput(live.sampler.samples(), snapshot.at, report=report, jobs=path(request, "history"))
     waited = times(report.total.wait) if report else None
@@ -71,7 +75,7 @@ def overview(request: Request, visit: Visiting) -> Response:
     return page(
         request,
         "overview.html",
-        listed=listed,
+        listed=shown,
         totals=totals,
         error_rate=chart.failed_count / chart.processed_count if chart.processed_count else None,
         waited=waited["p95"] if waited else None,
@@ -82,7 +86,7 @@ def overview(request: Request, visit: Visiting) -> Response:
         changes=changes(visit.site, snapshot.at - _LAST_HOUR, snapshot.at, report.deploys if report else ()),
         processed_rate=live.sampler.throughput()[0],
         all_paused=snapshot.all_paused,
-        sparks=_sparks(visit, listed),
+        sparks=_sparks(visit, shown),
         pause_of_all=journal_views(visit.site).pause() if snapshot.all_paused else None,
         chart=chart,
     )
@@ -107,16 +111,16 @@ def _drains(queues: Iterable[Row], rates: Mapping[str, Rates]) -> float | None:
 def queues(request: Request, visit: Visiting, name: Name = "", number: PageNumber = 1) -> Response:
     live = live_state(visit.site)
     snapshot = live.snapshot()
-    listed = live.queue_page(snapshot, name=name, number=number)
+    shown = live.queue_page(snapshot, name=name, number=number)
     asks = {"name": name} if name else {}
     return page(
         request,
         "queues.html",
-        listed=listed,
+        listed=shown,
         at="?" + urlencode(asks | {"page": ""}),
         query=urlencode(asks | ({"page": number} if number > 1 else {})),
         name=name,
-        sparks=_sparks(visit, listed),
+        sparks=_sparks(visit, shown),
         all_paused=snapshot.all_paused,
         pause_of_all=journal_views(visit.site).pause() if snapshot.all_paused else None,
         form=blank_form(),
@@ -153,12 +157,12 @@ def queue(
     line = live.queue_summary(snapshot, rows[0])
     if line.failed:
         return redirect(request, path(request, "failures"))
-    found, unseen = Listing[Row]([], 0), ""
+    found, unseen, paging = Listing[Row]([], 0), "", Paging(number)
     asked = list_filter(request.query_params)
     wanted = asked.filter
     try:
         if line.pending:
-            found = _jobs(visit, name, wanted, newest=newest, number=number, depth=depth)
+            found = _jobs(visit, name, wanted, paging, newest=newest, depth=depth)
     except NotBrowsable as error:
         unseen = str(error)
     jobs = found.rows
@@ -185,14 +189,10 @@ def queue(
         query=asked.query,
         operations=[each for each in operations(visit.site).running() if each.waits_in == name],
         newest=newest,
-        number=number,
-        limit=tuning.ROWS,
-        total=line.pending if wanted.everything else found.total or 0,
         searched=searched,
         deeper=deeper,
         search_deeper="?" + urlencode(kept | {"depth": deeper}),
-        at="?" + urlencode(kept | {"page": ""}),
-        listed=urlencode(kept | ({"page": str(number)} if number > 1 else {})),
+        **listed(Listing(jobs, line.pending if wanted.everything else found.total), paging, kept),
         pause=journal_views(visit.site).pause(name) if line.paused else None,
         pause_of_all=journal_views(visit.site).pause() if snapshot.all_paused else None,
         consumers=_consumers(snapshot.workers, name)[: tuning.ROWS],
@@ -257,15 +257,15 @@ def _hour(request: Request, visit: Visit, queue: str) -> dict[str, Any]:
     }
 
 
-def _jobs(visit: Visit, name: str, wanted: JobFilter, *, newest: bool, number: int, depth: int) -> Listing[Row]:
+def _jobs(visit: Visit, name: str, wanted: JobFilter, paging: Paging, *, newest: bool, depth: int) -> Listing[Row]:
     """Return a page of the jobs that match the filter among the first `depth` jobs, with the number of matches as
     total.
     """
     if wanted.everything:
-        return listings.jobs(visit, name, page=number, limit=tuning.ROWS, newest=newest)
-    rows = listings.jobs(visit, name, page=1, limit=depth, newest=newest).rows
+        return listings.jobs(visit, name, paging=paging, newest=newest)
+    rows = listings.jobs(visit, name, paging=Paging(limit=depth), newest=newest).rows
     found = [{**row, "position": nth} for nth, row in enumerate(rows, start=1) if wanted.matches(facts_of_row(row))]
-    return Listing(found[(number - 1) * tuning.ROWS : number * tuning.ROWS], len(found))
+    return Listing(paging.cut(found), len(found))
 
 
 @router.post("/queues/{name:palermo}/purge", name="purge_queue")
@@ -353,6 +353,39 @@ def resume(request: Request, visit: Visiting, name: str) -> Response:
     return redirect(request, path(request, "queue", request.url.query, name=name), f"Resumed {name}.")
 
 
+# -- the tenants that share queues
+
+
+@router.get("/tenants", name="tenants", dependencies=[known_names()])
+def tenants(
+    request: Request, visit: Visiting, queue: Annotated[str, Query(max_length=127)] = "", number: PageNumber = 1
+) -> Response:
+    shared = visit.inspector.tenants.totals()
+    chosen, paging = queue or next(iter(shared), ""), Paging(number)
+    listing = Listing[Any]([], 0)
+    if chosen:
+        listing = visit.inspector.tenants.list(chosen, offset=paging.offset, limit=paging.limit)
+    rows = [{**row, "key": nth} for nth, row in enumerate(listing.rows)]
+    return page(
+        request,
+        "tenants.html",
+        shared=shared,
+        queue=chosen,
+        **listed(Listing(rows, listing.total), paging, {"queue": chosen}),
+    )
+
+
+@router.post("/tenants/{name:palermo}/clear", name="clear_tenant")
+def clear_tenant(request: Request, visit: Visiting, name: str, tenant: Annotated[str, Form()]) -> Response:
+    """Remove a tenant's waiting jobs. The query is that of the list, to which the user returns."""
+    to = path(request, "tenants", request.url.query or {"queue": name})
+    try:
+        removed = actions.clear_tenant(visit, name, tenant)
+    except PalermoError as error:
+        return redirect(request, to, str(error), level="error")
+    return redirect(request, to, f"Removed {count(removed, 'job')} of {tenant} from {name}.")
+
+
 # -- the API
 
 api = Router(prefix="/queues", tags=["queues"])
@@ -384,21 +417,19 @@ def api_queue_jobs(
     Reading takes no job and keeps the order. Quorum queues aren't read (409), because that would count towards the
     delivery limit of their jobs.
     """
-    wanted = asked_filter({"filter": filter})
-    listing = listings.jobs(visit, name, page=page, limit=limit, newest=newest, filter=wanted)
-    return Rows[JobRow].of(listing.rows, total=listing.total, page=page, limit=limit)
+    wanted: JobFilter = asked_filter({"filter": filter})
+    paging = Paging(page, limit)
+    return Rows[JobRow].of(listings.jobs(visit, name, paging=paging, newest=newest, filter=wanted), paging)
 
 
 @api.get("/{name:palermo}/tenants")
-def api_tenants(
-    visit: Visiting, name: str, tenant: str | None = None, page: PageNumber = 1, limit: PageLimit = 100
-) -> Rows[TenantRow]:
+def api_tenants(visit: Visiting, name: str, paging: ApiPage, tenant: str | None = None) -> Rows[TenantRow]:
     """The tenants with waiting jobs in a queue, largest first, or only one tenant.
 
     With thousands of tenants the counts may be a few seconds old.
     """
-    listing = visit.inspector.tenants.list(name, tenant, offset=(page - 1) * limit, limit=limit)
-    return Rows[TenantRow].of(listing.rows, total=listing.total, page=page, limit=limit)
+    listing = visit.inspector.tenants.list(name, tenant, offset=paging.offset, limit=paging.limit)
+    return Rows[TenantRow].of(listing, paging)
 
 
 @api.delete("/{name:palermo}/tenants/{tenant:palermo}")

@@ -24,12 +24,15 @@ from palermo.inspector.scheduled import GONE, Which
 from palermo.jobs.redaction import masked_row
 from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
-from palermo.webui.api.rows import Chosen, Condition, Id, PageLimit, Rows
+from palermo.webui.api.rows import Chosen, Id, Rows
 from palermo.webui.failed.operations import Operation
 from palermo.webui.filters import (
     LISTED,
+    ApiPage,
+    Condition,
     ListFilter,
     PageNumber,
+    Paging,
     asked_filter,
     instant_of,
     known_names,
@@ -40,7 +43,7 @@ from palermo.webui.pages.choice import NAMES, Choosing, list_query
 from palermo.webui.pages.failures import check_typed
 from palermo.webui.pages.forms import NO_PROBLEMS, Problems, ShownForm, TimeFields
 from palermo.webui.pages.job_form import Time
-from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.render.rendering import listed, page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.live_state import live_state
@@ -96,12 +99,11 @@ Listed = Annotated[JobList, Depends(_listed)]
 def jobs(request: Request, visit: Visiting, job_list: Listed, number: PageNumber = 1) -> Response:
     """Show scheduled jobs or retries, soonest first."""
     wanted = asked_jobs(job_list, request.query_params)
-    reading, progress = False, None
+    paging, reading, progress = Paging(number), False, None
     try:
-        listing = listings.scheduled(visit, wanted.filter, page=number, limit=tuning.ROWS, soon=True)
+        listing = listings.scheduled(visit, wanted.filter, paging, soon=True)
     except StillReading:
         listing, reading, progress = Listing([], None), True, scheduled_view(visit.site).progress()
-    pages = f"{wanted.query}&page=" if wanted.query else "page="
     return page(
         request,
         f"{job_list.name}.html",
@@ -109,18 +111,13 @@ def jobs(request: Request, visit: Visiting, job_list: Listed, number: PageNumber
         watched={"of": job_list.name, "filter": wanted.text, "page": number},
         asked_for=wanted,
         query=wanted.query,
-        listed=f"{pages}{number}" if number > 1 else wanted.query,
         names=sorted(
             {row["name"] for row in live_state(visit.site).snapshot(5.0).queues}
             | {row["queue"] for row in listing.rows}
         ),
-        rows=listing.rows,
-        total=listing.total or 0,
         reading=reading,
         progress=progress,
-        number=number,
-        limit=tuning.ROWS,
-        at=f"?{pages}",
+        **listed(listing, paging, wanted.query),
     )
 
 
@@ -280,14 +277,13 @@ class AlteredRows(BaseModel):
 @api.get("")
 def api_scheduled(
     visit: Visiting,
+    paging: ApiPage,
     filter: Condition = None,
     queue: Condition = None,
     job: Condition = None,
     retries: bool | None = None,
     due_from: Due = None,
     due_until: Due = None,
-    page: PageNumber = 1,
-    limit: PageLimit = 100,
 ) -> Rows[JobRow]:
     """Scheduled jobs, soonest first. Names match in part; `=mail` is exactly `mail`.
 
@@ -297,7 +293,7 @@ def api_scheduled(
     """
     state = None if retries is None else "retrying" if retries else "scheduled"
     given = {"filter": filter, "queue": queue, "job": job, "due_from": due_from, "due_until": due_until}
-    return _page(visit, page, limit, state=state, **given)
+    return _page(visit, paging, state=state, **given)
 
 
 @api.post("/cancel")
@@ -351,13 +347,12 @@ def api_move_scheduled(visit: Visiting, id: Id, moment: Moment) -> AlteredRow:
 @retries_api.get("")
 def api_retries(
     visit: Visiting,
+    paging: ApiPage,
     filter: Condition = None,
     queue: Condition = None,
     job: Condition = None,
     due_from: Due = None,
     due_until: Due = None,
-    page: PageNumber = 1,
-    limit: PageLimit = 100,
 ) -> Rows[JobRow]:
     """Failed jobs that are waiting for a retry, soonest first.
 
@@ -365,7 +360,7 @@ def api_retries(
     far.
     """
     given = {"filter": filter, "queue": queue, "job": job, "due_from": due_from, "due_until": due_until}
-    return _page(visit, page, limit, state="retrying", **given)
+    return _page(visit, paging, state="retrying", **given)
 
 
 @retries_api.post("/run")
@@ -395,9 +390,8 @@ def api_give_up(visit: Visiting, id: Id) -> AlteredRow:
     return _altered(visit, GIVE_UP, id).rows[0]
 
 
-def _page(visit: Visit, page: int, limit: int, **conditions: str | None) -> Rows[JobRow]:
-    listing = listings.scheduled(visit, asked_filter(conditions), page=page, limit=limit)
-    return Rows[JobRow].of(listing.rows, total=listing.total, page=page, limit=limit)
+def _page(visit: Visit, paging: Paging, **conditions: str | None) -> Rows[JobRow]:
+    return Rows[JobRow].of(listings.scheduled(visit, asked_filter(conditions), paging), paging)
 
 
 def _altered(

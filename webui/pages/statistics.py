@@ -17,8 +17,7 @@ from palermo.history.statistics import DIMENSIONS, Report, rate, report_row
 from palermo.inspector.rates import Snapshot
 from palermo.views.filter import filter_of
 from palermo.webui import tuning
-from palermo.webui.api.rows import Condition
-from palermo.webui.filters import filter_query, known_names, only_one, time_range
+from palermo.webui.filters import Condition, filter_query, known_names, only_one, time_range
 from palermo.webui.render import charts
 from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Visiting, visit_of

@@ -22,13 +22,13 @@ from palermo.jobs.redaction import masked_worker
 from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
 from palermo.webui.api.rows import Rows
-from palermo.webui.filters import filter_query, known_names, list_filter
+from palermo.webui.filters import Paging, filter_query, known_names, list_filter
 from palermo.webui.pages.choice import NAMES, Choosing
 from palermo.webui.render.charts import usage_plot, usage_spark
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.tracebacks import stacks_of
 from palermo.webui.site import Refused, Visit, Visiting
-from palermo.webui.state import usage
+from palermo.webui.state import listings, usage
 from palermo.webui.state.deaths import deaths
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, totals_of
@@ -132,9 +132,9 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
         sampler.usage.add(id, row["memory"], row["cpu"], now)
     answers, parts = sampler.usage.answers(id, now), _used(visit, id, now)
     known = journal_views(visit.site)
-    state = known.wait_until_read()
     # Whole seconds, so that requests within one second share a count.
     wanted = JobFilter(worker=exactly(id), since=float(int(time.time() - 3_600.0)))
+    listing = listings.finished(visit, wanted, Paging(limit=tuning.MANY))
     return page(
         request,
         "worker.html",
@@ -145,26 +145,26 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
         **_charts(visit, parts, now),
         running=[{**job, "worker": id} for job in row["jobs"]],
         deployed=_deployed(visit),
-        journal=state,
+        journal=known.progress,
         off=known.off,
-        total=known.index.count(wanted) if state.ready else 0,
-        finished=[entry.row() for entry in known.index.page(wanted, limit=tuning.MANY)] if state.ready else [],
+        total=listing.total,
+        finished=listing.rows,
         query=list_filter({"filter": f"since:1h {JobFilter(worker=exactly(id))}"}).query,
     )
 
 
 def _gone(request: Request, visit: Visit, life: WorkerLife) -> Response:
     """Show the page of a worker that has ended or died."""
-    known = journal_views(visit.site)
     wanted = JobFilter(worker=exactly(life.id))
+    listing = listings.finished(visit, wanted, Paging(limit=tuning.MANY))
     return page(
         request,
         "worker_gone.html",
         watched={"of": "history"},
         worker=life.row(),
-        total=known.index.count(wanted),
-        finished=[entry.row() for entry in known.index.page(wanted, limit=tuning.MANY)],
-        query=filter_query(JobFilter(worker=exactly(life.id))),
+        total=listing.total,
+        finished=listing.rows,
+        query=filter_query(wanted),
     )
 
 

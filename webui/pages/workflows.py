@@ -15,11 +15,20 @@ from palermo.contract.row_types import Instant, RunErrorRow
 from palermo.contract.rows import Row
 from palermo.core.text import count, some_of
 from palermo.errors import NotFound, PalermoError, UsageError
+from palermo.views.filter import JobFilter
 from palermo.webui import tuning, workflow_actions
-from palermo.webui.api.rows import Condition, PageLimit, Rows
-from palermo.webui.filters import LISTED, PageNumber, asked_filter, known_names, list_filter
+from palermo.webui.api.rows import Rows
+from palermo.webui.filters import (
+    LISTED,
+    ApiPage,
+    PageNumber,
+    Paging,
+    conditions,
+    known_names,
+    list_filter,
+)
 from palermo.webui.render.formats import element_key, pretty_json
-from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.render.rendering import listed, page, path, redirect
 from palermo.webui.render.workflow_graph import BOX, HIGH, layers_of, workflow_picture
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.journal_views import journal_views
@@ -43,20 +52,16 @@ def workflows(request: Request, visit: Visiting, number: PageNumber = 1) -> Resp
     """Show running, failed and finished workflows, newest first."""
     asked = list_filter(request.query_params)
     state = journal_views(visit.site).wait_until_read()
-    listing = workflow_rows(visit, asked.filter, page=number, limit=tuning.ROWS)
-    query = f"{asked.query}&" if asked.query else ""
+    paging = Paging(number)
+    listing = workflow_rows(visit, asked.filter, paging)
     return page(
         request,
         "workflows.html",
         watched={"of": "history"},
-        rows=listing.rows,
-        total=listing.total,
         asked_for=asked,
         journal=state,
         off=journal_views(visit.site).off,
-        number=number,
-        limit=tuning.ROWS,
-        at=f"?{query}page=",
+        **listed(listing, paging, asked.query),
     )
 
 
@@ -302,21 +307,11 @@ class Sent(BaseModel):
 @api.get("")
 def api_workflows(
     visit: Visiting,
-    filter: Condition = None,
-    queue: Condition = None,
-    job: Condition = None,
-    state: Condition = None,
-    text: Condition = None,
-    since: Condition = None,
-    until: Condition = None,
-    page: PageNumber = 1,
-    limit: PageLimit = 100,
+    filter: Annotated[JobFilter, conditions("filter", "queue", "job", "state", "text", "since", "until")],
+    paging: ApiPage,
 ) -> Workflows:
     """Running and failed workflows, newest first, followed by finished ones in the journal."""
-    given = {"filter": filter, "queue": queue, "job": job, "state": state, "text": text, "since": since, "until": until}
-    listing = workflow_rows(visit, asked_filter(given), page=page, limit=limit)
-    rows = [WorkflowRow.model_validate(row) for row in listing.rows]
-    return Workflows.of(rows, total=listing.total, page=page, limit=limit)
+    return Workflows.of(workflow_rows(visit, filter, paging), paging)
 
 
 @api.get("/{id:palermo}")

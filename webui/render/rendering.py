@@ -15,7 +15,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from palermo.webui.filters import READABLE
+from palermo.contract.rows import Listing
+from palermo.webui.filters import READABLE, Paging
 from palermo.webui.render import formats
 from palermo.webui.security import cookies
 from palermo.webui.security.auth import HOST
@@ -124,13 +125,30 @@ def path(request: Request, route: str, query: str | Mapping[str, str] = "", /, *
     Empty values are omitted from the query.
     """
     # The application's url_path_for would try all routes for each link on a page.
-    found = visit_of(request).site.routes[route]
-    asked = (
-        query
-        if isinstance(query, str)
-        else urlencode({name: value for name, value in query.items() if value}, safe=READABLE)
-    )
+    found, asked = visit_of(request).site.routes[route], _query(query)
     return f"{request.scope.get('root_path', '')}{found.url_path_for(route, **names)}" + (f"?{asked}" if asked else "")
+
+
+def _query(given: str | Mapping[str, str]) -> str:
+    if isinstance(given, str):
+        return given
+    return urlencode({name: value for name, value in given.items() if value}, safe=READABLE)
+
+
+def listed(listing: Listing[Any], paging: Paging, query: str | Mapping[str, str] = "") -> dict[str, Any]:
+    """The template values of a page of a list whose address has this query.
+
+    `at` makes the address of another page from its number, and `listed` is the query of this one.
+    """
+    asked = _query(query)
+    return {
+        "rows": listing.rows,
+        "total": listing.total or 0,
+        "number": paging.number,
+        "limit": paging.limit,
+        "at": f"?{asked}&page=" if asked else "?page=",
+        "listed": "&".join(filter(None, (asked, f"page={paging.number}" if paging.number > 1 else ""))),
+    }
 
 
 def origin(request: Request) -> str:

@@ -5,13 +5,15 @@ The event topology is a listing of groups and exchanges, cached because many rea
 
 from collections.abc import Iterable
 
-from palermo.contract.row_types import JobRow, KeyRow, LimitRow, RecurringRow
+from palermo.contract.row_types import ActionRow, FinishedRow, JobRow, KeyRow, LimitRow, RecurringRow
 from palermo.contract.rows import Listing, Row
 from palermo.errors import NotFound
 from palermo.jobs.redaction import masked_arguments, masked_row
-from palermo.views.filter import EVERYTHING, JobFilter
+from palermo.views.filter import EVERYTHING, AuditFilter, JobFilter
 from palermo.webui import tuning
+from palermo.webui.filters import Paging
 from palermo.webui.site import Refused, Site, Visit
+from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.refreshing import Refreshing
 from palermo.webui.state.scheduled_view import scheduled_view
 
@@ -20,8 +22,7 @@ def jobs(
     visit: Visit,
     queue: str,
     *,
-    page: int,
-    limit: int,
+    paging: Paging,
     newest: bool = False,
     filter: JobFilter = EVERYTHING,
     depth: int = tuning.DEPTH,
@@ -30,27 +31,27 @@ def jobs(
 
     Raises NotFound, NotBrowsable, and Refused (422) if the page is too deep.
     """
-    if page * limit > tuning.DEPTH:
+    if paging.offset + paging.limit > tuning.DEPTH:
         text = f"pages show only the first {tuning.DEPTH:,} jobs of a queue; newest=true starts at its end."
         raise Refused(422, text)
     listing = visit.inspector.jobs.list(
-        queue, offset=(page - 1) * limit, limit=limit, newest=newest, filter=filter, depth=depth
+        queue, offset=paging.offset, limit=paging.limit, newest=newest, filter=filter, depth=depth
     )
     return Listing([masked_row(row, visit.site.hidden) for row in listing.rows], listing.total, listing.unseen)
 
 
-def limits(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing[LimitRow]:
+def limits(visit: Visit, text: str, paging: Paging) -> Listing[LimitRow]:
     """Return a page of the keys of limited jobs that contain the text, by name."""
     found = [row for row in visit.inspector.keys.limits() if text in row["key"]]
-    return Listing(found[(page - 1) * limit : page * limit], len(found))
+    return Listing(paging.cut(found), len(found))
 
 
-def scheduled(visit: Visit, chosen: JobFilter, *, page: int, limit: int, soon: bool = False) -> Listing[JobRow]:
+def scheduled(visit: Visit, chosen: JobFilter, paging: Paging, *, soon: bool = False) -> Listing[JobRow]:
     """Return a page of scheduled jobs, soonest first. `soon` means ScheduledView.soon. Raises Refused (422) if it is
     too deep.
     """
     view = scheduled_view(visit.site)
-    listing = (view.soon if soon else view.page)(chosen, offset=(page - 1) * limit, limit=limit)
+    listing = (view.soon if soon else view.page)(chosen, offset=paging.offset, limit=paging.limit)
     return Listing([masked_row(row, visit.site.hidden) for row in listing.rows], listing.total, listing.unseen)
 
 
@@ -67,9 +68,26 @@ def recurring_row(rows: Iterable[RecurringRow], name: str) -> RecurringRow:
     return found
 
 
-def keys(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing[KeyRow]:
+def keys(visit: Visit, text: str, paging: Paging) -> Listing[KeyRow]:
     """Return a page of unique jobs' keys by name, whose key, job or id contains the text."""
-    return visit.inspector.keys.page(text, offset=(page - 1) * limit, limit=limit)
+    return visit.inspector.keys.page(text, offset=paging.offset, limit=paging.limit)
+
+
+def finished(visit: Visit, filter: JobFilter, paging: Paging) -> Listing[FinishedRow]:
+    """A page of finished jobs, newest first; an empty one while the journal is being read, or if it is off."""
+    known = journal_views(visit.site)
+    if not known.wait_until_read().ready:
+        return Listing([], 0)
+    total = known.index.count(filter)
+    return Listing([entry.row() for entry in known.index.page(filter, offset=paging.offset, limit=paging.limit)], total)
+
+
+def operators_actions(visit: Visit, filter: AuditFilter, paging: Paging) -> Listing[ActionRow]:
+    """A page of the actions of operators, newest first; an empty one as for `finished`."""
+    known = journal_views(visit.site)
+    if not known.wait_until_read().ready:
+        return Listing([], 0)
+    return Listing(known.audit.page(filter, offset=paging.offset, limit=paging.limit), known.audit.count(filter))
 
 
 class Topology(Refreshing[Row]):

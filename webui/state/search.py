@@ -27,6 +27,7 @@ from palermo.views.facts import facts_of_row
 from palermo.views.filter import CHIPS, STATES, Chip, JobFilter
 from palermo.webui import tuning
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
+from palermo.webui.filters import Paging
 from palermo.webui.site import Site, Visit
 from palermo.webui.state import listings
 from palermo.webui.state.journal_views import JournalViews, journal_views
@@ -217,13 +218,12 @@ def _failed(site: Site, query: JobFilter, limit: int) -> Group:
     if not state.ready:
         text = f"failed jobs, which are still being read: {state.seen:,} of {state.total or state.behind:,} so far"
         return Group(state="failed", total=None, unseen=(text,), reading=True)
-    index = known.view.index
-    rows = [known.row(each.message) for each in index.page(query, offset=0, limit=limit, newest=True)]
+    found = known.page(query, Paging(limit=limit), newest=True)
     unseen = f"{count(state.unseen, 'failed job')} in quorum queues that cannot be read"
     return Group(
         state="failed",
-        rows=tuple(_row(row, row["failed_at"]) for row in rows),
-        total=index.count(query),
+        rows=tuple(_row(row, row["failed_at"]) for row in found.rows),
+        total=found.total,
         unseen=(unseen,) if state.unseen > 0 else (),
     )
 
@@ -245,7 +245,7 @@ def _scheduled(visit: Visit, query: JobFilter, depth: int, soon: bool) -> _Rows:
         queue=query.queue, job=query.job, state=state, due_from=query.due_from, due_until=query.due_until
     )
     try:
-        listing = listings.scheduled(visit, chosen, page=1, limit=depth, soon=soon)
+        listing = listings.scheduled(visit, chosen, Paging(limit=depth), soon=soon)
     except StillReading:
         return _Rows([], ("scheduled jobs and retries, which are still being read",), reading=True)
     rows: list[Row] = [
@@ -283,7 +283,7 @@ def _waiting(
     def look(name: str) -> Listing[Row] | None:
         if time.monotonic() > until:
             return None
-        return listings.jobs(visit, name, page=1, limit=most, filter=query, depth=most)
+        return listings.jobs(visit, name, paging=Paging(limit=most), filter=query, depth=most)
 
     if last is not None:
         begin(last)

@@ -21,6 +21,7 @@ from palermo.inspector.workflow_rows import info_of_record, step_rows, workflow_
 from palermo.jobs.redaction import masked_value
 from palermo.views.filter import Facts, JobFilter
 from palermo.webui import tuning
+from palermo.webui.filters import Paging
 from palermo.webui.site import Site, Visit
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, running_jobs
@@ -38,18 +39,17 @@ def live_workflows(site: Site) -> LiveWorkflows:
     )
 
 
-def workflow_rows(visit: Visit, filter: JobFilter, *, page: int, limit: int) -> Listing[Row]:
+def workflow_rows(visit: Visit, filter: JobFilter, paging: Paging) -> Listing[Row]:
     """Return a page of the matching workflows: first running and failed ones, then those in the journal."""
     live = live_workflows(visit.site).get()
     matching = [info for info in live if filter.matches(_facts(info))]
-    first = (page - 1) * limit
-    rows = [workflow_row(info) for info in matching[first : first + limit]]
+    rows = [workflow_row(info) for info in paging.cut(matching)]
     # A workflow that was retried has an earlier end in the journal.
     total, ended = journal_views(visit.site).index.workflows(
         filter,
         without=[printable(info.id) for info in live],
-        offset=max(0, first - len(matching)),
-        limit=limit - len(rows),
+        offset=max(0, paging.offset - len(matching)),
+        limit=paging.limit - len(rows),
     )
     rows += [workflow_row(info) for entry in ended if (info := _info_of(entry)) is not None]
     return Listing(rows, len(matching) + total)
