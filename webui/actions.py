@@ -7,7 +7,7 @@ Each function checks the user's role, acts through the inspector, and writes the
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Unpack
+from typing import Any, Protocol, TypeVar, Unpack
 
 import msgspec.structs
 
@@ -24,7 +24,7 @@ from palermo.core.topology import check_id, check_job_queue, check_new_queue
 from palermo.errors import NotFound, PalermoError
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.jobs import WaitingJobs, check_move
-from palermo.inspector.judges import Which
+from palermo.inspector.judges import TakenJob, Which
 from palermo.inspector.queues import unserved_text
 from palermo.inspector.scheduled import GONE
 from palermo.inspector.scheduled import Which as ScheduledWhich
@@ -33,13 +33,16 @@ from palermo.views.filter import JobFilter
 from palermo.webui import tuning
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Operation, operations
-from palermo.webui.site import Refused, Role, Visit
+from palermo.webui.site import Refused, Role, Site, Visit
 from palermo.webui.state.journal_views import by_whom
 from palermo.webui.state.listings import topology
 from palermo.webui.state.live_state import invalidate_snapshot, live_state
 from palermo.webui.state.scheduled_view import RETRY, scheduled_view
+from palermo.webui.state.workflows import live_workflows
 
 log = logging.getLogger("palermo.audit")
+
+T = TypeVar("T")
 
 #: The audit log's names of commands on scheduled jobs.
 _SCHEDULED = {
@@ -58,13 +61,33 @@ AGES: dict[str, tuple[str, float | None]] = {
     "all": ("all that are kept", None),
 }
 
-#: The role required for each order to workers.
-CONTROL_ROLES = {
-    "quiet": Role.OPERATOR,
-    "resume": Role.OPERATOR,
-    "stack": Role.OPERATOR,
-    "stop": Role.ADMIN,
-    "kill": Role.ADMIN,
+#: The role that each action requires, by the action's name in the audit log. Discarding waiting jobs needs
+#: the same role as purging their queue.
+_ROLES: dict[str, Role] = {
+    **dict.fromkeys(("requeue", "discard", "read failed jobs", "stop operation"), Role.OPERATOR),
+    **dict.fromkeys(("enqueue", "run again", "edit", "cancel", "free keys"), Role.OPERATOR),
+    **dict.fromkeys(("cancel waiting", "move waiting", *_SCHEDULED.values()), Role.OPERATOR),
+    **dict.fromkeys(("pause", "resume", "pause all", "resume all", "replay events"), Role.OPERATOR),
+    **dict.fromkeys(("put recurring", "remove recurring", "run recurring"), Role.OPERATOR),
+    **dict.fromkeys(("enable recurring", "disable recurring", "retry workflow", "signal"), Role.OPERATOR),
+    **dict.fromkeys(("worker quiet", "worker resume", "worker stack"), Role.OPERATOR),
+    **dict.fromkeys(("purge", "purge all", "delete queue", "clear tenant", "discard waiting"), Role.ADMIN),
+    **dict.fromkeys(("unsubscribe", "worker stop", "worker kill"), Role.ADMIN),
+}
+
+
+class Clearable(Protocol):
+    """A cache."""
+
+    def clear(self) -> None: ...
+
+
+#: What an action makes stale, beside the snapshot of queues and workers.
+_MAKES_STALE: dict[str, Callable[[Site], Clearable]] = {
+    **dict.fromkeys(("edit", "put recurring", "remove recurring", "run recurring"), scheduled_view),
+    **dict.fromkeys(("enable recurring", "disable recurring"), scheduled_view),
+    **dict.fromkeys(("cancel", "retry workflow", "signal"), live_workflows),
+    "unsubscribe": topology,
 }
 
 
@@ -96,12 +119,13 @@ def _write(level: int, event: str, visit: Visit, what: dict[str, object]) -> Non
 
 
 @contextmanager
-def audited_action(visit: Visit, action: str, role: Role, **what: object) -> Iterator[dict[str, object]]:
-    """Check the user's role, and write the outcome of the action to the audit log.
+def audited_action(visit: Visit, action: str, **what: object) -> Iterator[dict[str, object]]:
+    """Check the user's role, and write the outcome of the action to the audit log. What it makes stale is read again.
 
     The value of the context is a dictionary, to which the body can add facts for the log. Raises Refused (403) if the
     user lacks the role or the site is read-only.
     """
+    role = _ROLES[action]
     if not visit.may(role):
         _audit_undone(visit, action, "refused", **what)
         if visit.site.read_only:
@@ -118,7 +142,27 @@ def audited_action(visit: Visit, action: str, role: Role, **what: object) -> Ite
         raise
     finally:
         invalidate_snapshot(visit.site)
+        if action in _MAKES_STALE:
+            _MAKES_STALE[action](visit.site).clear()
     audit_done(visit, action, **what, **facts)
+
+
+def _act(
+    visit: Visit,
+    action: str,
+    act: Callable[[Inspector], T],
+    told: Callable[[T], Mapping[str, object]] = lambda _: {},
+    **what: object,
+) -> T:
+    """Do an action that takes no time, and return what it returns; `told` makes the facts of that for the log."""
+    with audited_action(visit, action, **what) as facts:
+        done = act(visit.inspector)
+        facts |= told(done)
+    return done
+
+
+def _removed(number: int) -> Mapping[str, object]:
+    return {"removed": number}
 
 
 def gone(visit: Visit, id: str, error: NotFound) -> NotFound:
@@ -183,14 +227,14 @@ def discard(visit: Visit, which: Which, *, expected: int | None = None, wait: fl
 
 def read_failures(visit: Visit) -> None:
     """Read the failed jobs again, even if they were just read. Meanwhile other programs can't access them."""
-    with audited_action(visit, "read failed jobs", Role.OPERATOR):
+    with audited_action(visit, "read failed jobs"):
         failed_jobs(visit.site).view.request_reading()
 
 
 def stop_operation(visit: Visit, id: str) -> Operation:
     """Stop a long command before its next job."""
     operation = operations(visit.site).get(id)
-    with audited_action(visit, "stop operation", Role.OPERATOR, operation=id):
+    with audited_action(visit, "stop operation", operation=id):
         operation.stop()
     return operation
 
@@ -212,7 +256,7 @@ def _on_failed(
     edited = any(changes.get(name) for name in ("args", "kwargs"))
     details = {"to": changes.get("queue") or "-", "edited": edited}
     turn = view.exclusive()
-    done = _operate(visit, action, action, Role.OPERATOR, which, act, details, expected=expected, wait=wait, turn=turn)
+    done = _operate(visit, action, action, which, act, details, expected=expected, wait=wait, turn=turn)
     if done.over and isinstance(which, str) and done.problems and not done.taken:
         error = done.problems[0]
         raise gone(visit, which, error) if isinstance(error, NotFound) else error
@@ -228,7 +272,6 @@ def _operate(
     visit: Visit,
     action: str,
     name: str,
-    role: Role,
     which: Which,
     act: Callable[[Operation, Any], object],
     details: Mapping[str, object],
@@ -257,7 +300,7 @@ def _operate(
         facts = {"status": done.status, "jobs": done.taken, "gone": done.gone, "of": done.about}
         audit_done(visit, f"{name} ended", operation=done.id, **facts)
 
-    with audited_action(visit, name, role, of=about, **details) as facts:
+    with audited_action(visit, name, of=about, **details) as facts:
         for id in ids:
             check_id(id)
         operations(visit.site).start(operation, lambda begun: act(begun, ids or which), turn=turn, done=ended)
@@ -281,8 +324,8 @@ def _about(visit: Visit, which: object, waits_in: str) -> str:
 
 # -- waiting jobs
 
-#: The roles for commands on waiting jobs. Discarding needs the same role as purging the queue.
-WAITING_ROLES: dict[str, Role] = {"cancel": Role.OPERATOR, "move": Role.OPERATOR, "discard": Role.ADMIN}
+#: The commands on waiting jobs.
+ON_WAITING = ("cancel", "move", "discard")
 
 
 def alter_waiting(
@@ -319,7 +362,6 @@ def alter_waiting(
         visit,
         action,
         name,
-        WAITING_ROLES[action],
         which,
         act,
         details,
@@ -344,7 +386,7 @@ def enqueue(
 
     Raises Refused (409) if a hook rejected it, or another job holds its unique key.
     """
-    with audited_action(visit, "enqueue", Role.OPERATOR, job=job) as facts:
+    with audited_action(visit, "enqueue", job=job) as facts:
         done = visit.site.client.enqueue(job, args, kwargs, **options)
         facts |= {"queue": done.queue, "id": done.id, "stored": done.enqueued}
         if done.enqueued:
@@ -363,10 +405,14 @@ def run_again(visit: Visit, id: str, known: RecordedJob, *, unserved: bool = Fal
     """
     _check_served(visit, changes.get("queue"), unserved)
     edited = any(changes.get(name) is not None for name in ("args", "kwargs"))
-    with audited_action(visit, "run again", Role.OPERATOR, id=id, edited=edited) as facts:
-        done = visit.inspector.jobs.run_again(id, known=known, **changes)
-        facts |= {"queue": done.queue, "new": done.id}
-    return done
+    return _act(
+        visit,
+        "run again",
+        lambda inspector: inspector.jobs.run_again(id, known=known, **changes),
+        lambda job: {"queue": job.queue, "new": job.id},
+        id=id,
+        edited=edited,
+    )
 
 
 def edit(visit: Visit, id: str, *, unserved: bool = False, **changes: Any) -> Job:
@@ -376,26 +422,27 @@ def edit(visit: Visit, id: str, *, unserved: bool = False, **changes: Any) -> Jo
     """
     _check_served(visit, changes.get("queue"), unserved)
     edited = any(changes.get(name) is not None for name in ("args", "kwargs"))
-    with audited_action(visit, "edit", Role.OPERATOR, id=id, to=changes.get("queue") or "-", edited=edited):
-        done = visit.inspector.jobs.edit(id, **changes)
-        scheduled_view(visit.site).clear()
-    return done
+    return _act(
+        visit,
+        "edit",
+        lambda known: known.jobs.edit(id, **changes),
+        id=id,
+        to=changes.get("queue") or "-",
+        edited=edited,
+    )
 
 
 def cancel(visit: Visit, id: str) -> Row:
     """Cancel a waiting or running job. Returns the row of inspector.jobs.cancel."""
-    with audited_action(visit, "cancel", Role.OPERATOR, id=id) as facts:
-        row = visit.inspector.jobs.cancel(id)[0]
-        facts["state"] = row["state"]
-    return row
+    return _act(visit, "cancel", lambda known: known.jobs.cancel(id)[0], lambda row: {"state": row["state"]}, id=id)
 
 
 def free_keys(visit: Visit, keys: Sequence[str]) -> list[str]:
     """Free keys of unique jobs. Returns those that were held. Raises NotFound if none was."""
-    with audited_action(visit, "free keys", Role.OPERATOR, keys=", ".join(keys[:20])) as facts:
-        freed = visit.inspector.keys.free(keys)
-        facts["freed"] = len(freed)
-    return freed
+    named = ", ".join(keys[:20])
+    return _act(
+        visit, "free keys", lambda known: known.keys.free(keys), lambda freed: {"freed": len(freed)}, keys=named
+    )
 
 
 # -- queues
@@ -403,31 +450,26 @@ def free_keys(visit: Visit, keys: Sequence[str]) -> list[str]:
 
 def purge(visit: Visit, queue: str) -> int:
     """Remove all waiting jobs of a queue, and return their number."""
-    with audited_action(visit, "purge", Role.ADMIN, queue=queue) as facts:
-        facts["removed"] = removed = visit.inspector.queues.purge(queue)
-    return removed
+    return _act(visit, "purge", lambda known: known.queues.purge(queue), _removed, queue=queue)
 
 
 def purge_all(visit: Visit) -> dict[str, int]:
     """Remove all waiting jobs of all queues except failed ones. Returns their number by queue."""
-    with audited_action(visit, "purge all", Role.ADMIN) as facts:
-        removed = visit.inspector.queues.purge_all()
-        facts["removed"] = sum(removed.values())
-    return removed
+    return _act(
+        visit, "purge all", lambda known: known.queues.purge_all(), lambda removed: _removed(sum(removed.values()))
+    )
 
 
 def delete_queue(visit: Visit, queue: str) -> int:
     """Delete a queue with its waiting jobs, and return their number."""
-    with audited_action(visit, "delete queue", Role.ADMIN, queue=queue) as facts:
-        facts["removed"] = removed = visit.inspector.queues.delete(queue)
-    return removed
+    return _act(visit, "delete queue", lambda known: known.queues.delete(queue), _removed, queue=queue)
 
 
 def clear_tenant(visit: Visit, queue: str, tenant: str) -> int:
     """Remove one tenant's waiting jobs from a queue, and return their number. Raises NotFound."""
-    with audited_action(visit, "clear tenant", Role.ADMIN, queue=queue, tenant=tenant) as facts:
-        facts["removed"] = removed = visit.inspector.tenants.clear(queue, tenant)
-    return removed
+    return _act(
+        visit, "clear tenant", lambda known: known.tenants.clear(queue, tenant), _removed, queue=queue, tenant=tenant
+    )
 
 
 def pause(visit: Visit, queue: str, *, reason: str = "") -> QueueRow:
@@ -442,18 +484,17 @@ def resume(visit: Visit, queue: str) -> QueueRow:
 
 def pause_all(visit: Visit, *, reason: str = "") -> None:
     """Pause all queues, including queues created later."""
-    with audited_action(visit, "pause all", Role.OPERATOR, **_because(reason)):
+    with audited_action(visit, "pause all", **_because(reason)):
         visit.inspector.queues.pause_all(reason=reason)
 
 
 def resume_all(visit: Visit) -> None:
     """End `pause_all`."""
-    with audited_action(visit, "resume all", Role.OPERATOR):
-        visit.inspector.queues.resume_all()
+    _act(visit, "resume all", lambda known: known.queues.resume_all())
 
 
 def _paused(visit: Visit, queue: str, *, paused: bool, reason: str = "") -> QueueRow:
-    with audited_action(visit, "pause" if paused else "resume", Role.OPERATOR, queue=queue, **_because(reason)):
+    with audited_action(visit, "pause" if paused else "resume", queue=queue, **_because(reason)):
         check_job_queue(queue)
         known = {row["name"]: row for row in visit.inspector.queues.list()}
         if queue not in known:
@@ -498,9 +539,7 @@ def alter_scheduled(
         about = "all scheduled jobs" if which.everything else f"scheduled jobs with {which}"
     details = {"to": iso_instant(at) or (f"{later:g}s later" if later is not None else "-")}
     place = "retries" if retries else "scheduled"
-    return _operate(
-        visit, action, _SCHEDULED[action], Role.OPERATOR, which, act, details, about=about, wait=wait, place=place
-    )
+    return _operate(visit, action, _SCHEDULED[action], which, act, details, about=about, wait=wait, place=place)
 
 
 # -- recurring jobs
@@ -511,33 +550,30 @@ def put_recurring(visit: Visit, name: str, job: str, *, replace: bool = False, *
 
     Raises Refused (409) if the name is taken, unless `replace` is set.
     """
-    with audited_action(visit, "put recurring", Role.OPERATOR, name=name, job=job):
+    with audited_action(visit, "put recurring", name=name, job=job):
         if not replace and any(row["name"] == name for row in visit.inspector.recurring.list()):
             raise Refused(409, f"a recurring job {name[:80]!r} already exists. Use another name, or remove it.")
         visit.inspector.recurring.put(name, job, **options)
-        scheduled_view(visit.site).clear()
 
 
 def remove_recurring(visit: Visit, name: str) -> None:
     """Remove a recurring job. Raises NotFound."""
-    with audited_action(visit, "remove recurring", Role.OPERATOR, name=name):
-        visit.inspector.recurring.remove(name)
-        scheduled_view(visit.site).clear()
+    _act(visit, "remove recurring", lambda known: known.recurring.remove(name), name=name)
 
 
 def switch_recurring(visit: Visit, name: str, *, on: bool) -> None:
     """Enable or disable a recurring job. Raises NotFound."""
-    with audited_action(visit, "enable recurring" if on else "disable recurring", Role.OPERATOR, name=name):
-        visit.inspector.recurring.switch(name, on)
-        scheduled_view(visit.site).clear()
+    _act(
+        visit,
+        "enable recurring" if on else "disable recurring",
+        lambda known: known.recurring.switch(name, on),
+        name=name,
+    )
 
 
 def run_recurring(visit: Visit, name: str) -> str:
     """Enqueue a recurring job now, and return the new job's id. Raises NotFound."""
-    with audited_action(visit, "run recurring", Role.OPERATOR, name=name) as facts:
-        facts["id"] = id = visit.inspector.recurring.run(name)
-        scheduled_view(visit.site).clear()
-    return id
+    return _act(visit, "run recurring", lambda known: known.recurring.run(name), lambda id: {"id": id}, name=name)
 
 
 # -- events
@@ -559,16 +595,27 @@ def replay(
         topology(visit.site).clear()
 
     details, about = {"group": group, "topic": topic or "-"}, f"events of {group}"
-    return _operate(
-        visit, "replay", "replay events", Role.OPERATOR, (), act, details, about=about, wait=wait, place="topics"
-    )
+    return _operate(visit, "replay", "replay events", (), act, details, about=about, wait=wait, place="topics")
 
 
 def unsubscribe(visit: Visit, group: str) -> None:
     """Unsubscribe a group until one of its workers starts. Raises NotFound."""
-    with audited_action(visit, "unsubscribe", Role.ADMIN, group=group):
-        visit.inspector.events.unsubscribe(group)
-        topology(visit.site).clear()
+    _act(visit, "unsubscribe", lambda known: known.events.unsubscribe(group), group=group)
+
+
+# -- workflows
+
+
+def retry_workflow(visit: Visit, id: str) -> list[TakenJob]:
+    """Requeue a workflow's failed jobs. Raises NotFound, and UsageError for a workflow without failed steps."""
+    return _act(
+        visit, "retry workflow", lambda known: known.workflows.retry(id), lambda taken: {"jobs": len(taken)}, id=id
+    )
+
+
+def send_signal(visit: Visit, id: str, name: str, value: Any) -> None:
+    """Send a signal to a workflow. Raises NotFound, and EncodeError and BodyTooLarge for the value."""
+    _act(visit, "signal", lambda known: known.workflows.signal(id, name, value), id=id, signal=name)
 
 
 # -- workers
@@ -580,7 +627,7 @@ def control(visit: Visit, workers: Sequence[str] | None, action: str) -> list[Ro
     Workers that have ended are skipped. Raises NotFound if none of them is running.
     """
     named = "all" if workers is None else ", ".join(workers)
-    with audited_action(visit, f"worker {action}", CONTROL_ROLES[action], worker=named) as facts:
+    with audited_action(visit, f"worker {action}", worker=named) as facts:
         # The inspector also accepts the beginning of an id, which is wrong for a button.
         alive = {row["id"] for row in visit.inspector.workers.list()} if workers else set()
         meant = None if workers is None else [id for id in workers if id in alive]

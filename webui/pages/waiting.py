@@ -166,7 +166,7 @@ def _ask(
 
 
 def _check(act: str) -> None:
-    if act not in actions.WAITING_ROLES:
+    if act not in actions.ON_WAITING:
         raise Refused(
-            422, f"{act[:40]!r} is not an action for waiting jobs; the actions are {', '.join(actions.WAITING_ROLES)}."
+            422, f"{act[:40]!r} is not an action for waiting jobs; the actions are {', '.join(actions.ON_WAITING)}."
         )

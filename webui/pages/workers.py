@@ -18,6 +18,7 @@ from palermo.core.text import count, exactly
 from palermo.errors import NotFound
 from palermo.history.series import Window
 from palermo.history.worker_lives import WorkerLife
+from palermo.inspector.workers import ACTIONS
 from palermo.jobs.redaction import masked_worker
 from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
@@ -210,7 +211,7 @@ def control(
 
     If the order is `stack`, only the stack of `job` is shown.
     """
-    if action not in actions.CONTROL_ROLES:
+    if action not in ACTIONS:
         raise Refused(404, f"there is no command {action[:80]!r} for workers.")
     chosen = list(dict.fromkeys(each for each in worker or () if each))
     if number > 1 and not chosen:

@@ -16,7 +16,7 @@ from palermo.contract.rows import Row
 from palermo.core.text import count, some_of
 from palermo.errors import NotFound, PalermoError, UsageError
 from palermo.views.filter import JobFilter
-from palermo.webui import tuning, workflow_actions
+from palermo.webui import actions, tuning
 from palermo.webui.api.rows import Rows
 from palermo.webui.filters import (
     LISTED,
@@ -177,7 +177,7 @@ def _shown_elsewhere(row: Row) -> tuple[str, ...]:
 def retry(request: Request, visit: Visiting, id: str) -> Response:
     """Requeue a workflow's failed jobs."""
     try:
-        taken = workflow_actions.retry(visit, id)
+        taken = actions.retry_workflow(visit, id)
     except (NotFound, UsageError) as error:
         return redirect(request, path(request, "workflow", id=id), str(error), level="error")
     return redirect(request, path(request, "workflow", id=id), f"Requeued {count(len(taken), 'job')}.")
@@ -186,7 +186,7 @@ def retry(request: Request, visit: Visiting, id: str) -> Response:
 @router.post("/workflows/{id:palermo}/cancel", name="cancel_workflow")
 def cancel(request: Request, visit: Visiting, id: str) -> Response:
     """Cancel a workflow with all its steps."""
-    workflow_actions.cancel(visit, id)
+    actions.cancel(visit, id)
     return redirect(request, path(request, "workflow", id=id), "Cancelled. Steps that clean up still run.")
 
 
@@ -202,7 +202,7 @@ def signal(request: Request, visit: Visiting, id: str, name: Typed, value: Typed
         typed = {"name": name, "value": value}
         return _page(request, visit, found, here=here, asked="signal", problem=problem, typed=typed, status=422)
     try:
-        workflow_actions.signal(visit, id, name.strip(), sent)
+        actions.send_signal(visit, id, name.strip(), sent)
     except PalermoError as error:
         return redirect(request, path(request, "workflow", id=id), str(error), level="error")
     return redirect(request, path(request, "workflow", id=id), f"Sent {name.strip()}.")
@@ -330,11 +330,11 @@ def api_retry_workflow(visit: Visiting, id: str) -> Retried:
 
     Steps that have run because of the failure are named in `cleaned_up`; their effects are not reverted.
     """
-    return Retried(requeued=[job.id for job in workflow_actions.retry(visit, id)])
+    return Retried(requeued=[job.id for job in actions.retry_workflow(visit, id)])
 
 
 @api.post("/{id:palermo}/signal")
 def api_signal_workflow(visit: Visiting, id: str, signal: Signal) -> Sent:
     """Send a signal to a workflow. A second one with the same name has no effect. Role: operator."""
-    workflow_actions.signal(visit, id, signal.name, signal.value)
+    actions.send_signal(visit, id, signal.name, signal.value)
     return Sent(sent=signal.name)
