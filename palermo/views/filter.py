@@ -29,7 +29,7 @@ NAMES = ("queue", "job", "error", "worker", "tenant")
 
 #: The fields with times, given as durations before now; with due times, given as durations from now; and with
 #: durations.
-_TIMES, _DUE, _DURATIONS = ("since", "until"), ("due_from", "due_until"), ("longer", "shorter")
+_TIMES, _DUE, DURATIONS = ("since", "until"), ("due_from", "due_until"), ("longer", "shorter")
 
 #: The conditions on jobs, with examples and meanings for users.
 CHIPS: Mapping[str, tuple[str, str]] = {
@@ -307,7 +307,7 @@ def filter_of(written: Mapping[str, str | None], now: float, kind: type[F] = Job
     for name, value in given.items():
         if name in (*_TIMES, *_DUE):
             values[name] = parse_moment(value, name, now)
-        elif name in _DURATIONS:
+        elif name in DURATIONS:
             values[name] = _seconds(value, name)
         elif name == "requeued":
             if value not in ("true", "false"):

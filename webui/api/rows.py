@@ -1,13 +1,13 @@
 """Bodies and errors shared by several API modules. Rows are defined in palermo.contract.row_types."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar
 
 from fastapi import Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from palermo.contract.rows import Listing
-from palermo.views.filter import JobFilter
+from palermo.views.filter import DURATIONS, JobFilter
 from palermo.webui.filters import Paging, asked_filter
 from palermo.webui.site import Refused
 
@@ -57,25 +57,28 @@ R = TypeVar("R")
 _DUE = "Due at this time or {}: ISO 8601 with a time zone, Unix seconds, or a duration from now, such as 90s or 2h."
 
 
-class Filter(BaseModel):
-    """A filter of jobs. All given conditions must be met; {} matches all jobs. Unknown names are rejected."""
+#: The types of the conditions that are not strings, and the descriptions of some conditions.
+_KINDS: dict[str, Any] = {"due_from": str | float, "due_until": str | float, "requeued": bool}
+_MEANINGS = {
+    "filter": 'Several conditions: `error:Timeout since:1h "no answer"`.',
+    "due_from": _DUE.format("after"),
+    "due_until": _DUE.format("before"),
+}
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    filter: str | None = Field(default=None, description='Several conditions: `error:Timeout since:1h "no answer"`.')
-    state: str | None = None
-    queue: str | None = None
-    job: str | None = None
-    error: str | None = None
-    worker: str | None = None
-    tenant: str | None = None
-    text: str | None = None
-    since: str | None = None
-    until: str | None = None
-    due_from: str | float | None = Field(default=None, description=_DUE.format("after"))
-    due_until: str | float | None = Field(default=None, description=_DUE.format("before"))
-    group: str | None = None
-    requeued: bool | None = None
+if TYPE_CHECKING:
+    Filter = BaseModel
+else:
+    #: A body's filter, with the conditions of a JobFilter. Failed, scheduled and waiting jobs have no duration.
+    Filter = create_model(
+        "Filter",
+        __doc__="A filter of jobs. All given conditions must be met; {} matches all jobs. Unknown names are rejected.",
+        __config__=ConfigDict(extra="forbid", strict=True),
+        **{
+            name: (_KINDS.get(name, str) | None, Field(default=None, description=_MEANINGS.get(name)))
+            for name in ("filter", *JobFilter.__struct_fields__)
+            if name not in DURATIONS
+        },
+    )
 
 
 class Chosen(BaseModel):

@@ -202,15 +202,6 @@ class Index:
             ).fetchall()
             return [self._found(n) for (n,) in rows]
 
-    def ids(self, filter: JobFilter, *, limit: int) -> list[str]:
-        """Return the ids of the newest matching jobs."""
-        with self._index.read():
-            where, values = self._where(filter)
-            rows = self._db.execute(
-                f"select id from job where {where} order by at desc, n desc limit ?", (*values, limit)
-            )
-            return [id for (id,) in rows]
-
     def job(self, id: str) -> StoredJob | None:
         """Return a job by its id."""
         with self._index.read():
@@ -264,10 +255,6 @@ class Index:
                 (limit,),
             )
             return [text for (text,) in rows]
-
-    def bytes(self) -> int:
-        """Return the maximum size of the temporary file."""
-        return self._index.file_size()
 
     # -- private; called within a block of the index
 

@@ -56,9 +56,8 @@ class Operation(Struct, kw_only=True):
     #: Number of jobs read so far, and to be read.
     seen: int = 0
     total: int = 0
-    #: Number of changed jobs, and the first of them.
+    #: Number of changed jobs.
     taken: int = 0
-    first: TakenJob | None = None
     #: The ids of requeued jobs, up to the number that are followed.
     requeued: list[str] = field(default_factory=list)
     #: The rows that the command returned.
@@ -119,7 +118,6 @@ class Operation(Struct, kw_only=True):
             self.seen, self.total = swept.seen, swept.total
 
         def taken(jobs: Sequence[TakenJob]) -> None:
-            self.first = self.first or jobs[0]
             self.taken += len(jobs)
             if self.action == "requeue":
                 self.requeued += [job.id for job in jobs[: tuning.CACHED - len(self.requeued)]]
