@@ -189,7 +189,8 @@ async def on_palermo_error(request: Request, error: Exception) -> Response:
     """Return the response to an exception of Palermo."""
     assert isinstance(error, PalermoError)
     away = isinstance(error, BrokerError) and not isinstance(error, BrokerBlocked | BrokerRefused)
-    return await _error_in_thread(request, _status_of(error), f"{type(error).__name__}: {error}", away=away)
+    status = next(_STATUS[kind] for kind in _STATUS if isinstance(error, kind))
+    return await _error_in_thread(request, status, f"{type(error).__name__}: {error}", away=away)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
@@ -206,20 +207,13 @@ async def on_invalid_request(request: Request, error: Exception) -> Response:
     return await _error_in_thread(request, 422, "; ".join(found) + ".")
 
 
-def _status_of(error: PalermoError) -> int:
-    """Return the HTTP status for an error of Palermo."""
-    match error:
-        case NotFound():
-            return 404
-        case NotBrowsable() | ResultError() | DuplicateJob():
-            return 409
-        case BodyTooLarge() | HeadersTooLarge():
-            return 413
-        case BrokerRefused():
-            return 403
-        case BrokerError():
-            return 503
-        case UsageError() | SerializationError():
-            return 422
-        case _:
-            return 500
+#: The HTTP status for an error of Palermo. The first class that matches decides.
+_STATUS: dict[type[PalermoError], int] = {
+    NotFound: 404,
+    **dict.fromkeys((NotBrowsable, ResultError, DuplicateJob), 409),
+    **dict.fromkeys((BodyTooLarge, HeadersTooLarge), 413),
+    BrokerRefused: 403,
+    BrokerError: 503,
+    **dict.fromkeys((UsageError, SerializationError), 422),
+    PalermoError: 500,
+}

@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 router = Router()
 
 
-class BrokerHealth(Refreshing[bool]):
-    """Whether a site's broker answers."""
-
-
 def _answers(site: Site) -> bool:
     try:
         # A small request, regardless of the number of queues and workers.
@@ -54,7 +50,7 @@ def _answers(site: Site) -> bool:
 async def health(request: Request) -> Response:
     """Return 200 if the broker answers, otherwise 503, with no content."""
     site: Site = request.app.state.site
-    broker = site.component(BrokerHealth, lambda: BrokerHealth(lambda: _answers(site), fresh=tuning.FRESH))
+    broker = site.component("health", lambda: Refreshing(lambda: _answers(site), fresh=tuning.FRESH))
     asked = broker.begin()
     if not asked.done():
         patience = tuning.PATIENCE * site.client.settings.publish_timeout - broker.waiting

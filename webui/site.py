@@ -95,15 +95,15 @@ class Site:
     routes: Mapping[str, BaseRoute] = field(default_factory=dict, repr=False)
     #: Set when the server stops, which ends streams.
     stopping: threading.Event = field(default_factory=threading.Event)
-    _components: dict[type, Any] = field(default_factory=dict, repr=False)
+    _components: dict[type | str, Any] = field(default_factory=dict, repr=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
-    def component(self, kind: type[T], make: Callable[[], T]) -> T:
-        """Return the site's only object of this class, such as a view or a cache, created on first use."""
+    def component(self, key: type[T] | str, make: Callable[[], T]) -> T:
+        """Return the site's only object of this class or name, such as a view or a cache, created on first use."""
         with self._lock:
-            if kind not in self._components:
-                self._components[kind] = make()
-            return cast(T, self._components[kind])
+            if key not in self._components:
+                self._components[key] = make()
+            return cast(T, self._components[key])
 
     def existing(self, kind: type[T]) -> T | None:
         """Return the component of this class if it exists."""
@@ -112,7 +112,7 @@ class Site:
     def close(self) -> None:
         """Close the components of a site that is ending. A later request creates them again."""
         with self._lock:
-            closing = [self._components.pop(kind) for kind in list(self._components) if hasattr(kind, "close")]
+            closing = [self._components.pop(key) for key in list(self._components) if hasattr(key, "close")]
         for each in closing:
             each.close()
 

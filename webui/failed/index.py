@@ -410,18 +410,15 @@ class Queries:
                 parts.append(f"{column} in ({','.join(matching)})")
         if any(getattr(filter, name) is not None for name in ("longer", "shorter", "due_from", "due_until")):
             parts.append("0")  # a failed job has no duration and no due time
-        if filter.first is not None:
-            parts.append("at <> 0 and at >= ?")
-            values.append(filter.first)
-        if filter.until is not None:
-            parts.append("at <= ?")
-            values.append(filter.until)
-        if filter.group is not None:
-            parts.append("kind = coalesce((select id from kind where fingerprint = ?), -1)")
-            values.append(filter.group)
-        if filter.requeued is not None:
-            parts.append("requeued = ?")
-            values.append(filter.requeued)
+        for condition, value in (
+            ("at <> 0 and at >= ?", filter.first),
+            ("at <= ?", filter.until),
+            ("kind = coalesce((select id from kind where fingerprint = ?), -1)", filter.group),
+            ("requeued = ?", filter.requeued),
+        ):
+            if value is not None:
+                parts.append(condition)
+                values.append(value)
         if filter.text is not None:
             # Fast path: SQLite starts with the jobs that contain the text and sorts them, which takes 270 ms for
             # 200,000 jobs. With `+` it reads all jobs in order.

@@ -36,6 +36,9 @@ TITLES = {
     "finished": "Finished",
 }
 
+#: The pages that list the jobs of a group.
+LISTS = {"failed": "failures", "retrying": "retries", "scheduled": "scheduled", "finished": "history"}
+
 
 class Link(NamedTuple):
     """A link to another page."""
@@ -107,19 +110,13 @@ def _links(request: Request, asked: Sequence[Chip], group: Group) -> list[Link]:
         return Link(text, path(request, route, {"filter": kept}, **names))
 
     match group.state:
-        case "failed":
-            return [to("failures", "All failed jobs")]
-        case "retrying":
-            return [to("retries", "All retrying jobs")]
-        case "scheduled":
-            return [to("scheduled", "All scheduled jobs")]
         case "waiting":
             queues = sorted((group.queues or {}).items(), key=lambda each: -each[1])[:5]
             return [to("queue", f"Queue {name}", "queue", name=name) for name, _ in queues]
         case "running":
             return [Link("Workers", path(request, "workers"))]
-        case _:
-            return [to("history", "All finished jobs")]
+        case state:
+            return [to(LISTS[state], f"All {state} jobs")]
 
 
 # -- the API

@@ -190,16 +190,7 @@ def jobs_of(jobs: str, cell: Cell) -> str:
 
 def sparkline(history: Sequence[int]) -> str:
     """Return an SVG path with a bar for each part of the history."""
-    most = max(history, default=0)
-    if not most:
-        return ""
-    step = _SPARK_WIDTH / len(history)
-    parts = []
-    for place, count in enumerate(history):
-        if count:
-            tall = max(2.0, _SPARK_HEIGHT * count / most)
-            parts.append(f"M{place * step:.1f} {_SPARK_HEIGHT}v-{tall:.1f}h{step * 0.8:.1f}v{tall:.1f}z")
-    return "".join(parts)
+    return spark([(number, 0) for number in history]).done
 
 
 class Spark(Struct, frozen=True):

@@ -99,22 +99,33 @@ def page(
     visit: Visit | None = request.scope.get(VISIT)
     known: dict[str, Any] = {"status": status, "Role": Role, "now": datetime.now(UTC)}
     known["static"] = lambda file: static(request, file)
-    if visit is None:
-        return HTMLResponse(environment.get_template(template).render(known | context), status, headers)
-    known |= {"visit": visit, "site": visit.site}
-    known |= {"path": lambda route, **names: path(request, route, **names), "flashes": read_flash(request)}
-    known |= {"navigation": NAVIGATION, "more": MORE, "under": _UNDER, "failed_count": failed_count(visit.site)}
-    known |= {"job_tabs": JOB_TABS, "metric_tabs": METRIC_TABS, "tab_counts": lambda: tab_counts(visit.site)}
-    known["trouble"] = live_state(visit.site).sampler.trouble()
-    known |= {"suggestions": suggestions(visit.site), "problem_count": problems(visit.site).count()}
-    # Whether this browser has a session that it can end.
-    signs_out = visit.site.existing(SignIn) is not None and "authorization" not in request.headers
-    known |= {"here": _here(request), "asked": "", "signs_out": signs_out}
-    known |= {"offers": lambda: offers(visit.site), "time_zones": time_zones}
-    if request.method == "GET":
-        known["asked"] = request.query_params.get("ask", "")
+    flashes = [] if visit is None else read_flash(request)
+    if visit is not None:
+        site = visit.site
+        known |= {
+            "visit": visit,
+            "site": site,
+            "path": lambda route, **names: path(request, route, **names),
+            "flashes": flashes,
+            "navigation": NAVIGATION,
+            "more": MORE,
+            "under": _UNDER,
+            "job_tabs": JOB_TABS,
+            "metric_tabs": METRIC_TABS,
+            "tab_counts": lambda: tab_counts(site),
+            "failed_count": failed_count(site),
+            "trouble": live_state(site).sampler.trouble(),
+            "suggestions": suggestions(site),
+            "problem_count": problems(site).count(),
+            # Whether this browser has a session that it can end.
+            "signs_out": site.existing(SignIn) is not None and "authorization" not in request.headers,
+            "here": _here(request),
+            "asked": request.query_params.get("ask", "") if request.method == "GET" else "",
+            "offers": lambda: offers(site),
+            "time_zones": time_zones,
+        }
     response = HTMLResponse(environment.get_template(template).render(known | context), status, headers)
-    if known["flashes"]:
+    if visit is not None and flashes:
         response.delete_cookie(COOKIE, path=visit.root or "/", httponly=True, samesite="lax")
     return response
 

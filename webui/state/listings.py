@@ -90,10 +90,8 @@ def operators_actions(visit: Visit, filter: AuditFilter, paging: Paging) -> List
     return Listing(known.audit.page(filter, offset=paging.offset, limit=paging.limit), known.audit.count(filter))
 
 
-class Topology(Refreshing[Row]):
-    """A site's event topology: see inspector.events.topology. Getting it raises BrokerError."""
-
-
-def topology(site: Site) -> Topology:
-    """Return a site's event topology, at most 2 seconds old. Clear it after a change."""
-    return site.component(Topology, lambda: Topology(site.inspector.events.topology, fresh=tuning.FRESH))
+def topology(site: Site) -> Refreshing[Row]:
+    """Return a site's event topology, at most 2 seconds old: see inspector.events.topology. Getting it raises
+    BrokerError.
+    """
+    return site.component("topology", lambda: Refreshing(site.inspector.events.topology, fresh=tuning.FRESH))

@@ -35,16 +35,12 @@ class Offers(Struct, frozen=True):
         return self.jobs.get(job, "")
 
 
-class _CachedOffers(Refreshing[Offers]):
-    """A site's cached suggestions."""
-
-
 def offers(site: Site) -> Offers:
     """Return the jobs and queues known to the broker, from the code imported here, and announced by workers.
 
     At most ten seconds old. What the broker doesn't answer is omitted.
     """
-    return site.component(_CachedOffers, lambda: _CachedOffers(lambda: _known(site), fresh=tuning.RECENT)).get()
+    return site.component("offers", lambda: Refreshing(lambda: _known(site), fresh=tuning.RECENT)).get()
 
 
 def _known(site: Site) -> Offers:

@@ -382,12 +382,9 @@ def _fitting(query: JobFilter, rows: Iterable[Row]) -> list[Row]:
 # -- suggestions while the user types
 
 
-class Suggestions(Refreshing[dict[str, list[str]]]):
-    """The suggestions for a search: names of queues, jobs and tenants, at most ten seconds old."""
-
-
 def _offered(site: Site) -> dict[str, list[str]]:
-    return site.component(Suggestions, lambda: Suggestions(lambda: _known(site), fresh=tuning.RECENT)).get()
+    """Return the suggestions for a search: names of queues, jobs and tenants, at most ten seconds old."""
+    return site.component("suggestions", lambda: Refreshing(lambda: _known(site), fresh=tuning.RECENT)).get()
 
 
 def _known(site: Site) -> dict[str, list[str]]:

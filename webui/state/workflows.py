@@ -28,14 +28,13 @@ from palermo.webui.state.live_state import live_state, running_jobs
 from palermo.webui.state.refreshing import Refreshing
 
 
-class LiveWorkflows(Refreshing[Sequence[WorkflowInfo]]):
-    """A site's running and failed workflows, newest first. Getting them raises BrokerError."""
+def live_workflows(site: Site) -> Refreshing[Sequence[WorkflowInfo]]:
+    """Return a site's running and failed workflows, newest first, at most 2 seconds old.
 
-
-def live_workflows(site: Site) -> LiveWorkflows:
-    """Return a site's live workflows, at most 2 seconds old. Clear them after a change."""
+    Getting them raises BrokerError.
+    """
     return site.component(
-        LiveWorkflows, lambda: LiveWorkflows(lambda: site.inspector.workflows._all()[::-1], fresh=tuning.FRESH)
+        "live workflows", lambda: Refreshing(lambda: site.inspector.workflows._all()[::-1], fresh=tuning.FRESH)
     )
 
 
