@@ -8,11 +8,11 @@ before they are searched. A search is limited, and `Group.unseen` names the part
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from palermo.contract.rows import Listing, Row, iso_instant, silent_text, waits_since
@@ -64,6 +64,10 @@ class Group(Struct, frozen=True, kw_only=True):
     reading: bool = False
 
 
+#: The groups of the jobs of one place, by state.
+Groups = Mapping[str, Group]
+
+
 class Found(Struct, frozen=True, kw_only=True):
     """The result of a search."""
 
@@ -108,28 +112,26 @@ class RunningSearch:
 
     def __init__(self, visit: Visit, query: JobFilter, *, limit: int, depth: int, soon: bool = False) -> None:
         """With `soon`, scheduled jobs may be a few seconds old. For pages, which repeat the search."""
-        self._query = query
-        self._depth = depth
-        self._limit = limit
-        self._wanted = wanted = _wanted(query)
+        self._query, self._depth, self._limit = query, depth, limit
+        self._wanted = _wanted(query)
         live = live_state(visit.site)
-        pool = ThreadPoolExecutor(tuning.AT_ONCE)
+        # One more, because a look at the running jobs asks nothing.
+        pool = ThreadPoolExecutor(tuning.AT_ONCE + 1)
         # The search starts with the queues of the last snapshot, which may be old, and adds those that only the new one
         # has.
-        last, self._asked = live.sampler.last, pool.submit(live.snapshot)
-        self._ended = {
-            state: pool.submit(find, visit.site, query, limit)
-            for state, find in (("failed", _failed), ("finished", _finished))
-            if state in wanted
+        last, asked = live.sampler.last, pool.submit(live.snapshot)
+        looks: dict[str, Callable[[], Groups]] = {
+            "failed": lambda: _failed(visit.site, query, limit),
+            "finished": lambda: _finished(visit.site, query, limit),
+            "scheduled": lambda: _scheduled(visit, query, limit, depth, soon),
+            "waiting": lambda: _waiting(visit, query, limit, depth, pool, last, asked),
+            "running": lambda: _running(query, asked.result(), limit),
         }
-        self._rows: dict[str, Future[_Rows]] = {}
-        if wanted & {"scheduled", "retrying"}:
-            self._rows["scheduled"] = pool.submit(_scheduled, visit, query, depth, soon)
-        if wanted & {"waiting", "retrying"}:
-            self._rows["waiting"] = pool.submit(_waiting, visit, query, depth, pool, last, self._asked)
-        self._all: list[Future[Any]] = [self._asked, *self._ended.values(), *self._rows.values()]
+        places = {place for state in self._wanted for place in _places(state)}
+        self._looks = {place: pool.submit(look) for place, look in looks.items() if place in places}
+        self._all: list[Future[Any]] = [asked, *self._looks.values()]
         # Waiting jobs are the last part that starts others.
-        self._rows.get("waiting", self._asked).add_done_callback(lambda _: pool.shutdown(wait=False))
+        self._looks.get("waiting", self._all[0]).add_done_callback(lambda _: pool.shutdown(wait=False))
 
     @property
     def over(self) -> bool:
@@ -145,32 +147,26 @@ class RunningSearch:
         return Found(query=self._query, groups=groups, depth=self._depth)
 
     def _group(self, state: str) -> Group:
-        unfinished = Group(state=state, total=None, unseen=(f"{state} jobs, {_SEARCHED}",), reading=True)
-        later, waiting = (self._rows_of(place) for place in ("scheduled", "waiting"))
-        match state:
-            case "failed" | "finished":
-                return self._ended[state].result() if self._ended[state].done() else unfinished
-            case "scheduled":
-                return _group(state, later, self._limit, lambda row: row["state"] != "retrying")
-            case "retrying":
-                # A job that has become due is waiting in its queue. With other groups, the omission is mentioned there.
-                alone = len(self._wanted) == 1
-                unseen = (*later.unseen, *waiting.unseen) if alone else ()
-                cut = (*later.cut, *waiting.cut) if alone else ()
-                reading = later.reading or (alone and waiting.reading)
-                both = _Rows([*later.rows, *waiting.rows], unseen, cut, reading=reading)
-                return _group(state, both, self._limit, lambda row: row["state"] == "retrying")
-            case "waiting":
-                found = _group(state, waiting, self._limit, lambda row: row["state"] != "retrying")
-                held = Counter(row["queue"] for row in waiting.rows if row["state"] != "retrying")
-                return replace(found, queues=held)
-            case _:
-                return _running(self._query, self._asked.result(), self._limit) if self._asked.done() else unfinished
+        first, *others = parts = [self._part(place, state) for place in _places(state)]
+        if not others:
+            return first
+        # If there are other groups, they mention what was not searched.
+        shown = parts if len(self._wanted) == 1 else []
+        reading = first.reading or any(part.reading for part in shown)
+        return Group(
+            state=state,
+            rows=tuple(row for part in parts for row in part.rows)[: self._limit],
+            total=None if reading else sum(part.total or 0 for part in parts),
+            unseen=tuple(text for part in shown for text in part.unseen),
+            cut=tuple(text for part in shown for text in part.cut),
+            reading=reading,
+        )
 
-    def _rows_of(self, place: str) -> "_Rows":
-        if (look := self._rows.get(place)) is None:
-            return _Rows()
-        return look.result() if look.done() else _Rows([], (f"{place} jobs, {_SEARCHED}",), reading=True)
+    def _part(self, place: str, state: str) -> Group:
+        look = self._looks[place]
+        if not look.done():
+            return Group(state=state, total=None, unseen=(f"{place} jobs, {_SEARCHED}",), reading=True)
+        return look.result()[state]
 
 
 class UnfinishedSearches:
@@ -203,6 +199,11 @@ def search_soon(visit: Visit, text: str, query: JobFilter, *, limit: int, depth:
     return found
 
 
+def _places(state: str) -> tuple[str, ...]:
+    """The places that have jobs in a state. A retry whose time has come waits in its queue."""
+    return ("scheduled", "waiting") if state == "retrying" else (state,)
+
+
 def _wanted(query: JobFilter) -> set[str]:
     """Return the groups that a query selects."""
     groups = {"done": {"finished"}, "discarded": {"finished"}, "cancelled": {"waiting", "finished"}}
@@ -212,32 +213,19 @@ def _wanted(query: JobFilter) -> set[str]:
 # -- the parts
 
 
-def _failed(site: Site, query: JobFilter, limit: int) -> Group:
+def _failed(site: Site, query: JobFilter, limit: int) -> Groups:
     known = failed_jobs(site)
     state = known.view.update(tuning.WAIT)
     if not state.ready:
         text = f"failed jobs, which are still being read: {state.seen:,} of {state.total or state.behind:,} so far"
-        return Group(state="failed", total=None, unseen=(text,), reading=True)
+        return _one(Group(state="failed", total=None, unseen=(text,), reading=True))
     found = known.page(query, Paging(limit=limit), newest=True)
     unseen = f"{count(state.unseen, 'failed job')} in quorum queues that cannot be read"
-    return Group(
-        state="failed",
-        rows=tuple(_row(row, row["failed_at"]) for row in found.rows),
-        total=found.total,
-        unseen=(unseen,) if state.unseen > 0 else (),
-    )
+    rows = tuple(_row(row, row["failed_at"]) for row in found.rows)
+    return _one(Group(state="failed", rows=rows, total=found.total, unseen=(unseen,) if state.unseen > 0 else ()))
 
 
-class _Rows(Struct, frozen=True):
-    """Matching rows, and what was not searched."""
-
-    rows: list[Row] = field(default_factory=list)
-    unseen: tuple[str, ...] = ()
-    cut: tuple[str, ...] = ()
-    reading: bool = False
-
-
-def _scheduled(visit: Visit, query: JobFilter, depth: int, soon: bool) -> _Rows:
+def _scheduled(visit: Visit, query: JobFilter, limit: int, depth: int, soon: bool) -> Groups:
     # The broker applies the filters that it supports before the limit. Words are searched here in the first remaining
     # jobs.
     state = query.state if query.state in ("retrying", "scheduled") else None
@@ -247,22 +235,27 @@ def _scheduled(visit: Visit, query: JobFilter, depth: int, soon: bool) -> _Rows:
     try:
         listing = listings.scheduled(visit, chosen, Paging(limit=depth), soon=soon)
     except StillReading:
-        return _Rows([], ("scheduled jobs and retries, which are still being read",), reading=True)
+        text = "scheduled jobs and retries, which are still being read"
+        return _split("scheduled", (), limit, unseen=(text,), reading=True)
     rows: list[Row] = [
         {**_row(row, row["failed_at"] or row["created_at"]), "run_at": row["run_at"]}
         for row in _fitting(query, listing.rows)
     ]
-    total = listing.total or 0
-    if total <= len(listing.rows):
-        return _Rows(rows)
-    behind = total - len(listing.rows)
+    behind = (listing.total or 0) - len(listing.rows)
     text = f"scheduled jobs and retries that are due after the first {len(listing.rows):,} ({behind:,})"
-    return _Rows(rows, (text,), (text,))
+    left_out = (text,) if behind > 0 else ()
+    return _split("scheduled", rows, limit, unseen=left_out, cut=left_out)
 
 
 def _waiting(
-    visit: Visit, query: JobFilter, depth: int, pool: Executor, last: Snapshot | None, asked: Future[Snapshot]
-) -> _Rows:
+    visit: Visit,
+    query: JobFilter,
+    limit: int,
+    depth: int,
+    pool: Executor,
+    last: Snapshot | None,
+    asked: Future[Snapshot],
+) -> Groups:
     until = time.monotonic() + _LONGEST[tuning.DEPTHS.index(depth)]
     most_queues = tuning.SOME if depth == tuning.DEPTHS[0] else None
     # Reading a page of a queue holds all jobs before it.
@@ -310,30 +303,31 @@ def _waiting(
             f"waiting jobs of {', '.join(left_out[:5])}"
             + (f" and {len(left_out) - 5:,} more queues" if len(left_out) > 5 else "")
         )
-    return _Rows(rows, (*unseen, *cut), tuple(cut))
+    groups = _split("waiting", rows, limit, unseen=(*unseen, *cut), cut=tuple(cut))
+    held = Counter(row["queue"] for row in rows if row["state"] != "retrying")
+    return {**groups, "waiting": replace(groups["waiting"], queues=held)}
 
 
-def _running(query: JobFilter, snapshot: Snapshot, limit: int) -> Group:
+def _running(query: JobFilter, snapshot: Snapshot, limit: int) -> Groups:
     if query.tenant:
-        return Group(state="running", total=None, unseen=("running jobs, whose tenants are not known",))
+        text = "running jobs, whose tenants are not known"
+        return _one(Group(state="running", total=None, unseen=(text,)))
     unknown = {"state": "running", "error": None, "tenant": None}
     jobs = [{**job, **unknown} for job in running_jobs(snapshot)]
     rows = [_row(job, job["started_at"]) for job in _fitting(query, jobs)]
     silent = silent_text(snapshot.workers)
     unseen = (f"jobs of workers that do not answer ({silent})",) if silent else ()
-    return _group("running", _Rows(rows, unseen), limit)
+    return _one(Group(state="running", rows=tuple(rows[:limit]), total=len(rows), unseen=unseen))
 
 
-def _finished(site: Site, query: JobFilter, limit: int) -> Group:
+def _finished(site: Site, query: JobFilter, limit: int) -> Groups:
     views = journal_views(site)
-    if views.off:
-        return Group(state="finished", total=None, unseen=("finished jobs, because the journal is off",))
-    if query.tenant:
-        return Group(state="finished", total=None, unseen=("finished jobs, whose tenants are not recorded",))
-    progress = views.wait_until_read(tuning.WAIT)
-    if not progress.ready:
-        text = f"finished jobs, which are still being read ({count(progress.records, 'record')} so far)"
-        return Group(state="finished", total=None, unseen=(text,), reading=True)
+    why = "whose tenants are not recorded" if query.tenant else ""
+    why = "because the journal is off" if views.off else why
+    progress = views.wait_until_read(0 if why else tuning.WAIT)
+    if why or not progress.ready:
+        text = why or f"which are still being read ({count(progress.records, 'record')} so far)"
+        return _one(Group(state="finished", total=None, unseen=(f"finished jobs, {text}",), reading=not why))
     ended = [state for state in query.states if state in FINAL and state != "failed"]
     filter = replace(query, state=",".join(ended) or None)
     entries = views.index.page(filter, offset=0, limit=limit)
@@ -343,7 +337,7 @@ def _finished(site: Site, query: JobFilter, limit: int) -> Group:
     if views.index.cut:
         unseen.append("older finished jobs")
     found = tuple(_row(_shown(views, entry), iso_instant(entry.at)) for entry in entries)
-    return Group(state="finished", rows=found, total=views.index.count(filter), unseen=tuple(unseen))
+    return _one(Group(state="finished", rows=found, total=views.index.count(filter), unseen=tuple(unseen)))
 
 
 def _shown(views: JournalViews, entry: Entry) -> Row:
@@ -356,12 +350,24 @@ def _shown(views: JournalViews, entry: Entry) -> Row:
 # -- rows
 
 
-def _group(state: str, found: _Rows, limit: int, belongs: Callable[[Row], bool] = bool) -> Group:
-    rows = [row for row in found.rows if belongs(row)]
-    total = None if found.reading else len(rows)
-    return Group(
-        state=state, rows=tuple(rows[:limit]), total=total, unseen=found.unseen, cut=found.cut, reading=found.reading
-    )
+def _one(group: Group) -> Groups:
+    return {group.state: group}
+
+
+def _split(place: str, rows: Sequence[Row], limit: int, **left_out: Any) -> Groups:
+    """The jobs of a place in two groups: those that wait for a retry, and the others."""
+    by_state: dict[str, list[Row]] = {place: [], "retrying": []}
+    for row in rows:
+        by_state["retrying" if row["state"] == "retrying" else place].append(row)
+    return {
+        state: Group(
+            state=state,
+            rows=tuple(found[:limit]),
+            total=None if left_out.get("reading") else len(found),
+            **left_out,
+        )
+        for state, found in by_state.items()
+    }
 
 
 def _row(row: Row, at: str | None) -> Row:
