@@ -5,6 +5,7 @@ A link chooses one row or all matching ones, and a form the selected ones. Both 
 long ids don't fit into a URL.
 """
 
+from collections.abc import Collection
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -15,6 +16,7 @@ from starlette.requests import Request
 
 from palermo.webui.filters import READABLE
 from palermo.webui.security.request import MAX_FIELDS
+from palermo.webui.site import Refused
 
 #: The URL parameters that choose rows. All others belong to the list.
 NAMES = ("act", "id", "all")
@@ -42,6 +44,12 @@ async def _choice(request: Request) -> Choice:
 
 #: For GET and POST handlers.
 Choosing = Annotated[Choice, Depends(_choice)]
+
+
+def check_act(act: str, known: Collection[str], what: str) -> None:
+    """Raises Refused (422) if an action is not one of these, which are `what`, such as "an action for failed jobs"."""
+    if act not in known:
+        raise Refused(422, f"{act[:40]!r} is not {what}; the {what.split()[1]}s are {', '.join(known)}.")
 
 
 def list_query(request: Request) -> str:

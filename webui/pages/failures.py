@@ -40,7 +40,7 @@ from palermo.webui.filters import (
     known_names,
     list_filter,
 )
-from palermo.webui.pages.choice import NAMES, Choosing, list_query
+from palermo.webui.pages.choice import NAMES, Choosing, check_act, list_query
 from palermo.webui.pages.forms import FORM_ERRORS, NO_PROBLEMS, Problems, ShownForm
 from palermo.webui.pages.job_form import FormPage, JobForm, job_form, missing_row
 from palermo.webui.render.charts import sparkline
@@ -190,10 +190,7 @@ def _line(found: FailedJobs, wanted: ListFilter[JobFilter], group: FailureGroup)
 )
 def confirm(request: Request, visit: Visiting, choice: Choosing) -> Response:
     """Show the number of chosen jobs, and ask for confirmation."""
-    if choice.act not in _ACTIONS:
-        raise Refused(
-            422, f"{choice.act[:40]!r} is not an action for failed jobs; the actions are {', '.join(_ACTIONS)}."
-        )
+    check_act(choice.act, _ACTIONS, "an action for failed jobs")
     back = list_query(request)
     if request.query_params.get("by") == "groups":
         # The filter of the group whose button was pressed isn't part of the list's query.

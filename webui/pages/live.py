@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from palermo.errors import PalermoError
 from palermo.history.listings import life
 from palermo.webui import tuning
-from palermo.webui.filters import PageNumber
+from palermo.webui.filters import PageNumber, Paging
 from palermo.webui.pages.scheduled import JOB_LISTS, asked_jobs
 from palermo.webui.site import Refused, Site, Visit, Visiting
 from palermo.webui.state.journal_views import journal_views
@@ -76,19 +76,17 @@ class _CountedStream(StreamingResponse):
 
 def _list_version(site: Site, of: Of, id: str, query: QueryParams, number: int) -> Callable[[], str]:
     """Return a function whose text changes when the page's own list does, and which raises PalermoError."""
-    if of == "history":
-        return lambda: str(journal_views(site).progress.version)
-    if of == "job":
-        return lambda: str(len(life(journal_views(site).index, journal_views(site).audit, id)))
-    if of == "workers":
-        return lambda: str(live_state(site).sampler.usage.version)
-    if of == "recurring":
-        return scheduled_view(site).recurring_version
     if of in JOB_LISTS:
         # The same cached listing that the page shows.
         chosen = asked_jobs(JOB_LISTS[of], query).filter
-        return lambda: scheduled_view(site).version(chosen, offset=(number - 1) * tuning.ROWS)
-    return str
+        return lambda: scheduled_view(site).version(chosen, offset=Paging(number).offset)
+    known: dict[str, Callable[[], str]] = {
+        "history": lambda: str(journal_views(site).progress.version),
+        "job": lambda: str(len(life(journal_views(site).index, journal_views(site).audit, id))),
+        "workers": lambda: str(live_state(site).sampler.usage.version),
+        "recurring": lambda: scheduled_view(site).recurring_version(),
+    }
+    return known.get(of, str)
 
 
 async def _changes(visit: Visit, live: LiveState, every: float, list_version: Callable[[], str]) -> AsyncIterator[str]:

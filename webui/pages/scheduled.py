@@ -39,7 +39,7 @@ from palermo.webui.filters import (
     list_filter,
     state_filter,
 )
-from palermo.webui.pages.choice import NAMES, Choosing, list_query
+from palermo.webui.pages.choice import NAMES, Choosing, check_act, list_query
 from palermo.webui.pages.failures import check_typed
 from palermo.webui.pages.forms import NO_PROBLEMS, Problems, ShownForm, TimeFields
 from palermo.webui.pages.job_form import Time
@@ -52,6 +52,8 @@ from palermo.webui.threads import Router
 
 router = Router()
 
+
+_WHAT = "an action of this page"
 
 _CHOICE = known_names(*NAMES, *LISTED, "page")
 
@@ -128,7 +130,7 @@ def jobs(request: Request, visit: Visiting, job_list: Listed, number: PageNumber
 @router.api_route("/retries/confirm", methods=["GET", "POST"], name="confirm_retries", dependencies=[_CHOICE])
 def confirm(request: Request, visit: Visiting, job_list: Listed, choice: Choosing) -> Response:
     """Show the number of chosen jobs, and ask for confirmation."""
-    _check(job_list, choice.act)
+    check_act(choice.act, job_list.actions, _WHAT)
     wanted, number = asked_jobs(job_list, request.query_params), len(choice.ids)
     if choice.every:
         number = scheduled_view(visit.site).page(wanted.filter, limit=tuning.ROWS).total or 0
@@ -156,7 +158,7 @@ def act(
 
     The query is that of the list, to which the user returns.
     """
-    _check(job_list, act)
+    check_act(act, job_list.actions, _WHAT)
     ids = list(dict.fromkeys(id or ()))
     if not ids and not all:
         raise Refused(422, "the form selects no jobs. Go back and select some.")
@@ -185,7 +187,7 @@ def act_on_job(
     time.
     """
     job_list = RETRIES if act in RETRIES.actions else SCHEDULED
-    _check(job_list, act)
+    check_act(act, job_list.actions, _WHAT)
     problems = Problems()
     at, later = time.read_move(problems) if act == MOVE else (None, None)
     if problems:
@@ -236,13 +238,6 @@ def outcome(act: str, done: Operation, *, id: str = "") -> tuple[str, str]:
     if gone:
         return f"{text}. {gone:,} had become due or didn't exist.", "note"
     return f"{text}.", "done" if rows else "note"
-
-
-def _check(job_list: JobList, act: str) -> None:
-    if act not in job_list.actions:
-        raise Refused(
-            422, f"{act[:40]!r} is not an action of this page; the actions are {', '.join(job_list.actions)}."
-        )
 
 
 # -- the API

@@ -122,15 +122,12 @@ class Branch(Struct, frozen=True, kw_only=True):
 class TopologyPicture(Struct, frozen=True, kw_only=True):
     """The picture of the event topology: gateway, distributor, the groups' queues, and the bindings between them."""
 
-    width: int
+    #: The width of the picture and of its boxes, the left edges of its columns, and the height of a box.
+    width, box, queue_box, high = WIDTH, _BOX, _QUEUE_BOX, _HIGH
+    gateway_x, distributor_x = _GATEWAY, _DISTRIBUTOR
     height: float
     #: The height at which gateway and distributor are centred.
     middle: float
-    gateway_x: int
-    distributor_x: int
-    box: int
-    queue_box: int
-    high: int
     branches: tuple[Branch, ...]
 
 
@@ -145,14 +142,8 @@ def topology_picture(groups: Sequence[Row]) -> TopologyPicture:
         branches.append(_branch(group, at, middle))
         top += high + _ROOM
     return TopologyPicture(
-        width=WIDTH,
         height=height,
         middle=middle,
-        gateway_x=_GATEWAY,
-        distributor_x=_DISTRIBUTOR,
-        box=_BOX,
-        queue_box=_QUEUE_BOX,
-        high=_HIGH,
         branches=tuple(branches),
     )
 

@@ -16,7 +16,7 @@ from palermo.inspector.jobs import WaitingJobs
 from palermo.views.facts import facts_of_row
 from palermo.webui import actions, tuning
 from palermo.webui.filters import LISTED, PageNumber, checked_depth, known_names, list_filter, state_filter
-from palermo.webui.pages.choice import NAMES, Choosing, list_query
+from palermo.webui.pages.choice import NAMES, Choosing, check_act, list_query
 from palermo.webui.pages.failures import check_typed, outcome_response
 from palermo.webui.pages.forms import NO_PROBLEMS, WHOLE, Problems, ShownForm
 from palermo.webui.render.facets import facets
@@ -27,6 +27,8 @@ from palermo.webui.state.search import search_soon
 from palermo.webui.threads import Router
 
 router = Router()
+
+_WHAT = "an action for waiting jobs"
 
 
 @router.get("/running", name="running", dependencies=[known_names(*LISTED)])
@@ -82,7 +84,7 @@ def waiting(
 )
 def confirm(request: Request, visit: Visiting, name: str, choice: Choosing) -> Response:
     """Show the number of chosen jobs, and ask for confirmation."""
-    _check(choice.act)
+    check_act(choice.act, actions.ON_WAITING, _WHAT)
     number = len(choice.ids)
     if choice.every:
         # The total count is known; reading a queue for a filter holds its jobs for a moment.
@@ -110,7 +112,7 @@ def act(
     unserved: Annotated[str, Form(max_length=500)] = "",
 ) -> Response:
     """Carry out the confirmed action. The query is that of the queue's page, to which the user returns."""
-    _check(act)
+    check_act(act, actions.ON_WAITING, _WHAT)
     ids = list(dict.fromkeys(id or ()))
     if not ids and not all:
         raise Refused(422, "the form selects no jobs. Go back and select some.")
@@ -163,10 +165,3 @@ def _ask(
         back=path(request, "queue", list_query(request), name=name),
         behind=max(0, visit.inspector.queues.size(name) - tuning.DEPTH) if filtered else 0,
     )
-
-
-def _check(act: str) -> None:
-    if act not in actions.ON_WAITING:
-        raise Refused(
-            422, f"{act[:40]!r} is not an action for waiting jobs; the actions are {', '.join(actions.ON_WAITING)}."
-        )

@@ -24,7 +24,7 @@ from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
 from palermo.webui.api.rows import Rows
 from palermo.webui.filters import Paging, filter_query, known_names, list_filter
-from palermo.webui.pages.choice import NAMES, Choosing
+from palermo.webui.pages.choice import NAMES, Choosing, check_act
 from palermo.webui.render.charts import usage_plot, usage_spark
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.tracebacks import stacks_of
@@ -98,8 +98,7 @@ def workers(request: Request, visit: Visiting) -> Response:
 )
 def confirm(request: Request, visit: Visiting, choice: Choosing) -> Response:
     """Show the number of chosen workers, and ask for confirmation."""
-    if choice.act not in _ASKED:
-        raise Refused(422, f"{choice.act[:40]!r} is not a command for workers; the commands are {', '.join(_ASKED)}.")
+    check_act(choice.act, _DONE, "a command for workers")
     alive = {row["id"]: row for row in live_state(visit.site).snapshot().workers}
     chosen = [alive[each] for each in choice.ids if each in alive]
     if not chosen:
@@ -189,9 +188,6 @@ _DONE = {
     "stop": "Asked {} to finish the running jobs and end.",
     "kill": "Asked {} to kill the running jobs and end.",
 }
-
-#: The orders for selected workers.
-_ASKED = ("quiet", "resume", "stop", "kill")
 
 #: The orders for which the number of workers must be typed if there are several.
 _TYPED = ("quiet", "stop", "kill")
