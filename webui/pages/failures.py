@@ -115,7 +115,7 @@ def page_of_failures(
         listing = found.page(wanted.filter, paging, newest=True)
     results = _results(visit, commands.last_requeue())
     # The results of a requeue are in the journal and not in the queues' counts.
-    watched = {"watched": {"of": "history"}} if results else {}
+    watched: dict[str, Any] = {"watched": {"of": "history"}} if results else {}
     return page(
         request,
         "failures.html",
