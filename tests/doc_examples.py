@@ -98,12 +98,7 @@ def run(script: str) -> str:
     """What a shell prints that runs these lines. They must end well."""
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     done = subprocess.run(
-        ["sh", "-eu"],
-        input=script,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PATH": path},
+        ["sh", "-eu"], input=script, capture_output=True, text=True, timeout=120, env={**os.environ, "PATH": path}
     )
     assert done.returncode == 0, f"{script!r} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done.stdout

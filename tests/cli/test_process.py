@@ -109,11 +109,7 @@ def test_a_reader_that_goes_away_is_no_complaint(client: Client, url: str, more:
 
 @pytest.mark.parametrize(
     ("arguments", "closed", "code"),
-    [
-        ("queues", "<&- >&- 2>&-", 0),
-        ("purge mail", "<&-", 2),
-        ("worker crew --burst", "<&- >&- 2>&-", 0),
-    ],
+    [("queues", "<&- >&- 2>&-", 0), ("purge mail", "<&-", 2), ("worker crew --burst", "<&- >&- 2>&-", 0)],
 )
 def test_a_command_runs_where_its_standard_streams_are_closed(url: str, arguments: str, closed: str, code: int) -> None:
     command = f"exec {shlex.quote(sys.executable)} -m palermo {arguments} {closed}"

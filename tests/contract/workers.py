@@ -80,12 +80,7 @@ class Worker:
 
 
 async def consume(
-    broker: Broker,
-    queues: str = "jobs",
-    *,
-    slots: int = 1,
-    report: Report | None = None,
-    **more: Any,
+    broker: Broker, queues: str = "jobs", *, slots: int = 1, report: Report | None = None, **more: Any
 ) -> Worker:
     """A consumer of these queues; `more` are arguments of `Broker.consume`."""
     report = report or Report(queues, slots=slots)

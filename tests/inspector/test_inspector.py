@@ -134,9 +134,7 @@ def test_new_arguments_are_written_as_the_old_ones_were(
 def test_new_arguments_that_cannot_be_written_leave_the_job_where_it_is(client: Client, inspector: Inspector) -> None:
     signed = Serializers.default(signing_keys=["k" * 32]).encode(["x"], {}, job="shop.send", id="2", sign=True)
     publish_failed(
-        client,
-        (message("1"), failure()),
-        (message("2", body=signed.body, content_type=signed.content_type), failure()),
+        client, (message("1"), failure()), (message("2", body=signed.body, content_type=signed.content_type), failure())
     )
 
     with pytest.raises(EncodeError):

@@ -116,12 +116,7 @@ def test_hooks_of_a_class_run_on_the_runs_object_or_their_own() -> None:
     for hook in hooks.hooks_for("after_process", definition, instance):
         hook("x")
 
-    assert called == [
-        ("process", instance, "x"),
-        ("a", Work, "x"),
-        ("b", "x"),
-        ("close", instance, ("x",)),
-    ]
+    assert called == [("process", instance, "x"), ("a", Work, "x"), ("b", "x"), ("close", instance, ("x",))]
     assert hooks.run_before_hooks("before_enqueue", definition, ["x"], {})
     assert called[4:] == [Work]
 

@@ -37,11 +37,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("command", "module"),
-    [
-        (["-m", "shop.tasks"], "shop.tasks"),
-        (["shop/tasks.py"], "tasks"),
-        (["-m", "shop"], "shop.__main__"),
-    ],
+    [(["-m", "shop.tasks"], "shop.tasks"), (["shop/tasks.py"], "tasks"), (["-m", "shop"], "shop.__main__")],
 )
 def test_a_job_in_main_is_named_by_its_modules_path(tmp_path: Path, command: list[str], module: str) -> None:
     (tmp_path / "shop").mkdir()

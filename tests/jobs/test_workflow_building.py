@@ -14,14 +14,7 @@ from palermo.contract.serialization import Accept, Serializers
 from palermo.core.message import Message
 from palermo.core.step_values import Output, Value
 from palermo.core.workflow import step_headers
-from palermo.errors import (
-    ArgumentsInvalid,
-    BodyTooLarge,
-    EncodeError,
-    MediaTypeRefused,
-    OptionInvalid,
-    StoreInvalid,
-)
+from palermo.errors import ArgumentsInvalid, BodyTooLarge, EncodeError, MediaTypeRefused, OptionInvalid, StoreInvalid
 from palermo.jobs import registry
 from palermo.settings.settings import Settings
 

@@ -41,8 +41,7 @@ def every(seconds: float, missed: str) -> RecurringJob:
 
 
 @pytest.mark.parametrize(
-    ("missed", "fired"),
-    [("skip", []), ("once", [1_090.0]), ("all", [1_010.0 + 10 * n for n in range(9)])],
+    ("missed", "fired"), [("skip", []), ("once", [1_090.0]), ("all", [1_010.0 + 10 * n for n in range(9)])]
 )
 def test_missed_ticks_go_by_policy(missed: str, fired: list[float]) -> None:
     assert every(10, missed).due(1_000.0, 1_097.0) == (fired, 1_100.0)

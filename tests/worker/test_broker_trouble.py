@@ -64,10 +64,7 @@ def test_a_job_that_runs_through_a_lost_session_ends_once(rig: Rig, keep_result:
     state = "failed" if raises else "done"
     eventually(lambda: [row["state"] for row in rig.inspector.history.list().rows if row["id"] == id] == [state])
     *_, end = rig.inspector.history.timeline(id)
-    assert (end["kind"], end["worker"]) == (
-        "failed" if raises else "succeeded",
-        f"{rig.only_worker()['id']}/worker-1",
-    )
+    assert (end["kind"], end["worker"]) == ("failed" if raises else "succeeded", f"{rig.only_worker()['id']}/worker-1")
     assert end["took"] > 0
     assert rig.client.job_by_id(id).status().state == state
     rig.ready(worker)

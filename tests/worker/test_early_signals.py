@@ -32,11 +32,7 @@ def test_a_worker_told_to_end_while_it_starts_exits_with_0(rig: Rig, moment: str
 
 @pytest.mark.parametrize(
     ("moment", "name", "state"),
-    [
-        (MOMENTS[0], "TSTP", "quiet"),
-        (MOMENTS[1], "TTIN", "idle"),
-        (MOMENTS[2], "USR2", "paused"),
-    ],
+    [(MOMENTS[0], "TSTP", "quiet"), (MOMENTS[1], "TTIN", "idle"), (MOMENTS[2], "USR2", "paused")],
 )
 def test_a_worker_obeys_a_signal_that_came_while_it_started(rig: Rig, moment: str, name: str, state: str) -> None:
     worker = signalled(rig, moment, name)

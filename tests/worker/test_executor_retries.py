@@ -45,11 +45,7 @@ def test_every_failed_run_is_told_and_only_the_last_exhausts_and_reports(bench: 
     assert (first.delay, first.failure and first.failure.message) == (7.0, "no")
     assert isinstance(second, Retrying)
     assert isinstance(last, Raised)
-    assert bench.seen == [
-        *["on_failure ValueError (1,)"] * 3,
-        "on_exhausted ValueError (1,) 1",
-        "back end ValueError",
-    ]
+    assert bench.seen == [*["on_failure ValueError (1,)"] * 3, "on_exhausted ValueError (1,) 1", "back end ValueError"]
 
 
 @pytest.mark.parametrize(
