@@ -37,13 +37,17 @@ def test_the_shop_runs_its_jobs_and_the_failed_one_with_another_card() -> None:
     assert json.loads(run(PALERMO, "failed", "list", "--json")) == []
 
 
-def test_an_order_is_one_trace_from_the_checkout_to_the_receipt() -> None:
-    printed = run(sys.executable, "-B", "traced.py") + run(PALERMO, "worker", "traced", "--burst")
+@pytest.mark.parametrize("pool", ["process", "thread", "async"])
+def test_an_order_is_one_trace_from_the_checkout_to_the_receipt(pool: str) -> None:
+    printed = run(sys.executable, "-B", "traced.py") + run(PALERMO, "worker", "traced", "--burst", "--pool", pool)
 
     spans = [json.loads(text) for text in re.findall(r"^\{$.*?^\}$", printed, re.MULTILINE | re.DOTALL)]
-    assert {span["name"] for span in spans} == {
-        *("checkout", "enqueue traced.charge", "process traced.charge", "card"),
-        *("enqueue traced.send_receipt", "process traced.send_receipt", "render"),
+    names = {span["context"]["span_id"]: span["name"] for span in spans}
+    assert {(names.get(span["parent_id"]), span["name"]) for span in spans} == {
+        *((None, "checkout"), ("checkout", "enqueue traced.charge"), ("process traced.charge", "card")),
+        ("enqueue traced.charge", "process traced.charge"),
+        ("process traced.charge", "enqueue traced.send_receipt"),
+        *(("enqueue traced.send_receipt", "process traced.send_receipt"), ("process traced.send_receipt", "render")),
     }
     assert len({span["context"]["trace_id"] for span in spans}) == 1
 
