@@ -116,7 +116,7 @@ def tenants(context: Context, /, queue: str, tenant: str | None, limit: int, pag
 
 def unsearched(unseen: int) -> str:
     """The text that some jobs were not compared with the filter."""
-    return f"{count(unseen, 'job')} after the first ones were not searched."
+    return f"not searched: {count(unseen, 'job')} after the first ones."
 
 
 def unread(unseen: int) -> str:

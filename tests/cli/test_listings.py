@@ -43,4 +43,4 @@ def test_a_filtered_listing_tells_what_it_did_not_read(
     shown = palermo("jobs", "mail", "--filter", '"order 8"')
 
     assert shown.stdout.count("order 8") == 2
-    assert shown.stderr == " 1 job after the first ones\n"
+    assert shown.stderr == "not searched: 1 job after the first ones.\n"

@@ -166,5 +166,5 @@ def test_headers_that_leave_no_room_are_dropped_of_a_failed_job_or_refused() -> 
     fitted = fit_headers(a_message(failure=FAILURE, extra=large))
 
     assert fitted.extra == {"small": "kept", "dropped-headers": "huge"}
-    with pytest.raises(HeadersTooLarge, match="at most 126968 fit"):
+    with pytest.raises(HeadersTooLarge, match="the maximum is 126968"):
         fit_headers(a_message(extra=large))

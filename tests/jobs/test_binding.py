@@ -58,7 +58,9 @@ def test_arguments_that_do_not_fit_get_the_signature(args: list[Any], kwargs: di
     ):
         resize.definition.bind(*fits)
 
-    signature = r"It takes \(path: str, /, width: int = 640, \*rest: int, crop: bool, \*\*more: Any\) -> None\.$"
+    signature = (
+        r"Its parameters are \(path: str, /, width: int = 640, \*rest: int, crop: bool, \*\*more: Any\) -> None\.$"
+    )
     with pytest.raises(ArgumentsInvalid, match=rf"resize': {what}\. {signature}"):
         resize.definition.bind(args, kwargs)
 
@@ -69,7 +71,7 @@ def test_wrong_arguments_are_refused_before_any_broker_is_asked() -> None:
     take.definition.bind([{"any": "thing"}], {})
 
     for args, kwargs in (([], {}), (["a", "b"], {}), (["a"], {"body": 1}), (["a"], {"self": 1})):
-        with pytest.raises(ArgumentsInvalid, match=r"It takes \(to: str, \*, subject: str = 'hi'\)"):
+        with pytest.raises(ArgumentsInvalid, match=r"Its parameters are \(to: str, \*, subject: str = 'hi'\)"):
             of_process.bind(args, kwargs)
     for args, kwargs in (([], {}), ([1, 2], {}), ([], {"event": 1})):
         with pytest.raises(ArgumentsInvalid):
@@ -101,5 +103,5 @@ def test_an_annotation_may_name_what_only_the_type_checker_knows() -> None:
     paint.definition.bind([1], {"size": None})
     in_class.definition.bind([1], {})
     assert set(paint.definition.classes.values()) <= {Size, Colour}
-    with pytest.raises(ArgumentsInvalid, match=r"It takes .*price.*Money"):
+    with pytest.raises(ArgumentsInvalid, match=r"Its parameters are .*price.*Money"):
         paint.definition.bind([], {})

@@ -92,21 +92,21 @@ def test_blank_variables_and_those_of_kubernetes_services_are_no_settings(monkey
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("publish_timeout", "soon", "setting publish_timeout is 'soon' and must be a duration above 0"),
-        ("publish_timeout", 0, "publish_timeout is 0 and"),
-        ("publish_timeout", float("nan"), "publish_timeout is nan and"),
-        ("publish_timeout", True, "publish_timeout is True and"),
-        ("failed_max_count", -1, "failed_max_count is -1 and must be a whole number"),
-        ("failed_max_count", 1.5, "failed_max_count is 1.5 and"),
-        ("max_deaths", 0, "max_deaths is 0 and must be a whole number, 1 or more, or none"),
-        ("failed_max_age", "1x", "failed_max_age is '1x' and"),
-        ("sign", "maybe", "sign is 'maybe' and must be true or false"),
-        ("imports", 3, "imports is 3 and must be a list of strings"),
-        ("serializer", "", "serializer is '' and must be a name"),
+        ("publish_timeout", "soon", "setting publish_timeout is 'soon'; it must be a duration above 0"),
+        ("publish_timeout", 0, "publish_timeout is 0; it"),
+        ("publish_timeout", float("nan"), "publish_timeout is nan; it"),
+        ("publish_timeout", True, "publish_timeout is True; it"),
+        ("failed_max_count", -1, "failed_max_count is -1; it must be a whole number"),
+        ("failed_max_count", 1.5, "failed_max_count is 1.5; it"),
+        ("max_deaths", 0, "max_deaths is 0; it must be a whole number, 1 or more, or none"),
+        ("failed_max_age", "1x", "failed_max_age is '1x'; it"),
+        ("sign", "maybe", "sign is 'maybe'; it must be true or false"),
+        ("imports", 3, "imports is 3; it must be a list of strings"),
+        ("serializer", "", "serializer is ''; it must be a name"),
         ("exchange", "a.b", "setting exchange: exchange name 'a.b' has a dot"),
-        ("default_queue", "failed", "setting default_queue: queue 'failed' holds failed jobs"),
-        ("signing_keys", ["secret", 3], "signing_keys is a value that is not shown and must be a list of strings"),
-        ("url", 3, "url is a value that is not shown and must be text"),
+        ("default_queue", "failed", "setting default_queue: queue 'failed' is for failed jobs"),
+        ("signing_keys", ["secret", 3], "signing_keys is a value that is not shown; it must be a list of strings"),
+        ("url", 3, "url is a value that is not shown; it must be text"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_setting(name: str, value: Any, text: str) -> None:
@@ -120,8 +120,8 @@ def test_a_wrong_value_is_named_with_its_setting(name: str, value: Any, text: st
 @pytest.mark.parametrize(
     ("file", "content", "text"),
     [
-        ("palermo.toml", b"sign = 3", r"setting sign is 3 \(from .*/palermo\.toml\) and must be true or false"),
-        ("palermo.toml", b"exchange = \xff", r"settings file .*/palermo\.toml is not TOML"),
+        ("palermo.toml", b"sign = 3", r"setting sign is 3 \(from .*/palermo\.toml\); it must be true or false"),
+        ("palermo.toml", b"exchange = \xff", r"settings file .*/palermo\.toml is not valid TOML"),
         (
             "palermo.toml",
             b'[tool.palermo]\nurl = "x"',

@@ -89,7 +89,7 @@ def numbers() -> Iterator[object]:
         (lambda flow: flow.map(charge, ("x" * 1_000 for _ in range(10_400))), BodyTooLarge, "10,485,760"),
         (lambda flow: flow.map(charge, "abc"), OptionInvalid, "each letter"),
         (lambda flow: flow.map(charge, {"a": 1}), OptionInvalid, "dict"),
-        (lambda flow: [flow.step(charge, 1) for _ in range(1_001)], OptionInvalid, "step 1,001"),
+        (lambda flow: [flow.step(charge, 1) for _ in range(1_001)], OptionInvalid, "more than 1,000 steps"),
         (lambda flow: inside(31).step(charge, 1) and inside(32).step(charge, 1), OptionInvalid, "in 33 workflows"),
         (lambda flow: flow.step(numbers), TypeError, "decorate it"),
         (lambda flow: flow.step(only_one, 1), OptionInvalid, "unique="),

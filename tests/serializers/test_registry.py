@@ -47,7 +47,7 @@ def test_the_shipped_ones_are_found_in_any_spelling() -> None:
         assert registry.get(name).name == "json"
 
 
-_NO_BYTES = [(3, "and returned int"), (b"", "returned no bytes")]
+_NO_BYTES = [(3, "returned int"), (b"", "returned no bytes")]
 
 
 @pytest.mark.parametrize(("made", "said"), _NO_BYTES)
@@ -130,7 +130,7 @@ def test_pickle_is_refused_until_accepted() -> None:
     registry = Serializers.default()
     bomb = message(pickle.dumps(Detonator()), "application/x-pickle")
 
-    with pytest.raises(MediaTypeRefused, match=r"7c9e is application/x-pickle .* Add --accept pickle if you trust"):
+    with pytest.raises(MediaTypeRefused, match=r"7c9e is application/x-pickle .* add --accept pickle"):
         registry.decode(bomb, accept=Accept.default())
     with pytest.raises(MediaTypeRefused):
         registry.decode_for_display(bomb)

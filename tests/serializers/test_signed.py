@@ -86,7 +86,7 @@ def test_accept_only_signed_refuses_what_is_not_signed(body: bytes) -> None:
     registry = Serializers.default(signing_keys=[KEY])
     message = Message(id="7", queue="jobs", job="shop.pay", body=body)
 
-    with pytest.raises(MediaTypeRefused, match="not signed but this worker accepts only signed messages"):
+    with pytest.raises(MediaTypeRefused, match="not signed, but this worker accepts only signed messages"):
         registry.decode(message, accept=Accept.only("signed"))
     with pytest.raises(DecodeError):
         registry.decode(replace(message, content_type=SIGNED), accept=Accept.only("signed"))
