@@ -139,7 +139,7 @@ def test_equal_findings_about_many_queues_are_one_finding() -> None:
 
     assert (first, last) == (server, own)
     assert alike.text.startswith("10 alike, a b, q0, q1, q2, q3 and 5 more: ")
-    assert alike.advice.startswith("palermo migrate QUEUE --type classic moves it")
+    assert alike.advice.startswith("palermo migrate QUEUE --type classic changes it")
     assert (alike.check, alike.level, alike.names) == ("queues", "warning", tuple(names))
     assert grouped([server, own, *foreign[:3]]) == [server, own, *foreign[:3]]
     assert foreign[0].advice.startswith("palermo migrate 'a b' --type classic")

@@ -217,7 +217,7 @@ def test_queues_in_trouble_and_busy_ones_come_first_others_by_name(web: Web, mon
 
     eventually(lambda: listed(web, "/queues")[:17] == ["mail", *apart[9::10], "failed"])
     assert len(listed(web, "/queues")) == 101
-    assert "And 51 queues of failed jobs more." in web.http.get("/queues").text
+    assert "And 51 more queues of failed jobs." in web.http.get("/queues").text
 
 
 def test_oldest_jobs_are_known_of_queues_in_front_or_seen_before(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

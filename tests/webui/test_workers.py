@@ -111,7 +111,7 @@ def test_several_workers_are_stopped_when_their_number_is_typed(
     with caplog.at_level(logging.INFO, logger="palermo.audit"):
         done = web.form("/workers", "/workers/stop", worker=[*ids[:2], "pid:0@gone"], number="3", typed="3")
 
-    assert "Told 2 workers will finish the running jobs and end. 1 had ended before." in done.text
+    assert "Asked 2 workers to finish the running jobs and end. 1 had already ended." in done.text
     eventually(lambda: [row["id"] for row in rig.workers()] == ids[2:])
     [line] = [text for text in caplog.messages if text.startswith("worker stop by=local")]
     assert ids[0] in line
