@@ -53,8 +53,8 @@ def to_json(value: HeaderValue, path: str = "") -> Any:
             return _tagged("decimal", str(value))
         case _:
             raise EncodeError(
-                f"header {path} is a {type(value).__name__}, which a header cannot hold. Pass it as an argument or as"
-                " text."
+                f"header {path} is of type {type(value).__name__}, which a header cannot hold. Pass it as an argument"
+                " or as text."
             )
 
 

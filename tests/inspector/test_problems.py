@@ -121,7 +121,7 @@ def test_many_problems_of_one_kind_are_one_problem() -> None:
     assert found["unserved"].names == tuple(f"region-{nth:03}" for nth in reversed(range(300)))
     for kind, text in {
         "unserved": "45,150 jobs wait in 300 queues",
-        "late": "at most 1 h 6 min: late-3, late-2, late-1, late-0",
+        "late": "up to 1 h 6 min: late-3, late-2, late-1, late-0",
         "paused": "8 jobs wait in 4 paused queues",
         "failing": "160 of 400 runs of 4 jobs",
     }.items():

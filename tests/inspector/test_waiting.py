@@ -54,7 +54,7 @@ def test_jobs_are_cancelled_discarded_and_not_moved_to_odd_places(client: Client
     states = eventually(lambda: {row["id"]: row["state"] for row in inspector.jobs.list("mail").rows})
     assert states == {"j0": "pending", "j1": "cancelled", "j2": "pending", "j3": "cancelled"}
 
-    with pytest.raises(NotFound, match="no job nobody waits there"):
+    with pytest.raises(NotFound, match="no job nobody is waiting there"):
         inspector.jobs.discard("mail", ["j1", "nobody", "j2"])
     eventually(lambda: waiting(inspector) == ["j0", "j3"])
 
