@@ -33,7 +33,7 @@ MAX_KEY_BYTES = 255
 #: grant to the job's first line varies.
 SLACK = 1.01
 
-#: A slot waits this many seconds for a reserved run, since postponing the job takes as long.
+#: A slot waits for a reserved run that is at most this many seconds away, since postponing the job takes as long.
 SLOT_WAIT = 0.1
 
 #: A job returns to its queue this many seconds before its reserved run, or half a gap if that is shorter. So a slot
@@ -247,7 +247,7 @@ class _KeyState(Struct):
     rate_state: RateState = RateState()
     #: Each worker and job id with a permit, and the time of the grant.
     running: dict[PermitHolder, float] = field(default_factory=dict)
-    #: Job ids by the time at which they lose their place: those that were offered a permit, and those in line for one.
+    #: By job id, when it loses its place: jobs that were offered a permit, and jobs in line for one.
     offered: dict[str, float] = field(default_factory=dict)
     waiting_line: dict[str, float] = field(default_factory=dict)
     #: Moving average of recent runs' durations in seconds; 0 until the first one has ended.

@@ -46,8 +46,8 @@ MAX_SAVED = 1_024
 #: Upper bound of all durations and instants. As an instant it is in 2242, before the clocks of some systems overflow.
 MAX_SECONDS = 2.0**33
 
-#: Maximum difference between the clocks of two machines, in seconds. An instant further ahead than the rules allow by
-#: more than this was written with a wrong clock, and is ignored.
+#: Maximum difference between the clocks of two machines, in seconds. If an instant exceeds what the rules allow by more
+#: than this, it was written with a wrong clock, and is ignored.
 CLOCK_DIFFERENCE = 600.0
 
 #: Upper bound of all counts, so that incrementing stays within the range of a header.

@@ -50,7 +50,7 @@ class Connections:
         async with self._opening:
             if self.consuming is None:
                 opened = await open_connection(self._session, self._session.name)
-                if self._closed:  # closed in the meantime, and this connection with nothing else
+                if self._closed:  # closed in the meantime; nothing else would close this connection
                     await opened.close()
                     raise BrokerUnavailable(f"the session with RabbitMQ at {opened.where} is closed.")
                 self._consume_on(opened)

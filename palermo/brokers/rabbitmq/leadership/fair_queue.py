@@ -40,7 +40,7 @@ from palermo.errors import BrokerUnavailable, HeadersTooLarge, NotFound, Palermo
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Target number of waiting jobs in the job queue per consumer; also without a consumer.
+#: Target number of waiting jobs in the job queue: for each consumer, or in total without a consumer.
 _AHEAD = 3
 
 #: Maximum number of jobs requested and moved in one step.

@@ -49,8 +49,7 @@ from palermo.errors import BrokerUnavailable, HeadersTooLarge, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Number of records after which the leader writes a snapshot. In a classic queue it is the number of states, up to
-#: _MOST.
+#: Number of records after which the leader writes a snapshot; in a classic queue one more per state, up to _MOST.
 _MANY, _MOST = 2_000, 30_000
 
 #: Maximum bytes of job bodies in one record of a batch. A record may always have one job.
