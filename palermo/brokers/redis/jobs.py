@@ -1,4 +1,4 @@
-"""Jobs as Redis stores them: the place of each, and its message with the same headers as on the wire."""
+"""How Redis stores jobs: the keys that locate each job, and its message, with the same headers as in RabbitMQ."""
 
 import hashlib
 import uuid

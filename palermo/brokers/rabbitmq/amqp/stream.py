@@ -119,7 +119,7 @@ class Stream:
                     await asyncio.sleep(_LOOK_EVERY)
 
     async def exists(self, connection: Connection) -> bool:
-        """Whether the stream exists. Waits for one that is being created. Raises BrokerUnavailable while it is down."""
+        """Whether the stream exists. Waits while it is being created. Raises BrokerUnavailable if it is down."""
         if not self.made:
             self.name = self._first_name
             self.made = await self._find(connection)

@@ -389,7 +389,7 @@ class FairQueue:
         return True
 
     async def _open(self) -> Channel:
-        """The channel for all jobs of tenants."""
+        """The channel for the jobs of all tenants; opens it if it is closed."""
         if self._channel is not None and self._channel.is_open:
             return self._channel
         # RabbitMQ has requeued the last channel's deliveries.

@@ -212,8 +212,8 @@ class Ledger(Generic[T]):
     def note(self, name: str, state: T) -> None:
         """Write a state without waiting for a confirm; only if this ledger `is_swift`.
 
-        RabbitMQ delivers messages published on the channel `beside` in order. So if a session gets a later message, the
-        next leader knows this state, unless the broker is killed too before it has written to disk.
+        A message published afterwards on the channel `beside` arrives later than the state. So if a session gets that
+        message, the next leader knows the state, unless the broker is killed before it has written the state to disk.
         """
         assert self._beside is not None
         self.number += 1
