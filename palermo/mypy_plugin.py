@@ -21,7 +21,7 @@ _BASE = "palermo.client.decorator.JobClass"
 
 
 class PalermoPlugin(Plugin):
-    """Gives every class under `@palermo.job` the base palermo.JobClass."""
+    """Adds palermo.JobClass to the bases of every decorated class."""
 
     def get_class_decorator_hook_2(self, fullname: str) -> Callable[[ClassDefContext], bool] | None:
         return _add_base if fullname in _DECORATORS else None

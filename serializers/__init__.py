@@ -27,7 +27,7 @@ def register_compression(compression: Compression) -> None:
 
 
 def register_class(cls: C) -> C:
-    """Decorator that allows a dataclass or enum to be restored in every job, and not only in those that it
-    annotates.
+    """Decorator that allows a dataclass or enum to be restored in every job, not only in jobs that use it as an
+    annotation.
     """
     return Serializers.of_process().register_class(cls)

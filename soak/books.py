@@ -124,7 +124,7 @@ class Messages:
     """Counts messages without ids by their bodies, and compares the numbers published, run and failed."""
 
     def __init__(self, *, sent: Sequence[Sent], runs: Sequence[Run], failed: Counter[int], reasons: Reasons) -> None:
-        """`failed` contains the number of failed messages by the number in their body."""
+        """`failed` counts the failed messages by their body, which is a number."""
         outcomes: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._sent = {each.number: each for each in sent}
         for each in sent:

@@ -1,4 +1,4 @@
-"""The check of jobs with ids: compares those enqueued with those that ran, were killed and failed."""
+"""The check of jobs with ids, which compares the enqueued jobs with runs, faults and failures."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -140,7 +140,7 @@ class Delayed(_Enqueuing):
 
 
 class Unique(_Enqueuing):
-    """Enqueues jobs with one of a few keys, most of which are in use."""
+    """Enqueues jobs with one of a few unique keys, which are usually in use."""
 
     kind = "unique"
 

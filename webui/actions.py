@@ -285,8 +285,8 @@ def _operate(
 ) -> Operation:
     """Call `act` with an operation and the chosen jobs, and wait a limited time for its end.
 
-    Its start and end are written to the audit log, under `name` and with `details`. Raises the error that
-    made it fail.
+    Its start and end are written to the audit log, under `name` and with `details`. If the operation fails as a whole,
+    its error is raised.
     """
     ids = [which] if isinstance(which, str) else [] if isinstance(which, JobFilter) else list(dict.fromkeys(which))
     if ids and expected is None:

@@ -83,7 +83,7 @@ class ListFilter(Struct, Generic[F], frozen=True):
 
     @property
     def time(self) -> dict[str, str]:
-        """The time bounds as written, or ""."""
+        """The time bounds as written, with "" for none."""
         written = {chip.name: chip.value for chip in self.chips}
         return {name: written.get(name, "") for name in _BOUNDS}
 
@@ -97,7 +97,7 @@ class ListFilter(Struct, Generic[F], frozen=True):
         return _query(each for each in self.chips if each != chip)
 
     def having(self, **conditions: str) -> str:
-        """Return the URL query in which these conditions replace those with the same names."""
+        """Return the URL query with these conditions added, replacing conditions with the same names."""
         kept = [chip for chip in self.chips if chip.name not in conditions]
         return _query([*kept, *(Chip(name, value) for name, value in conditions.items() if value)])
 

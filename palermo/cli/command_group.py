@@ -254,8 +254,8 @@ def imports() -> Iterator[None]:
 def _set_up_process() -> None:
     """Hide passwords in the process title, and make output of any text safe on any terminal.
 
-    A closed standard stream is opened on /dev/null. Otherwise another file could get its number, and uvloop aborts a
-    process whose own files have the numbers of standard streams.
+    A closed standard stream is opened on /dev/null. Otherwise one of uvloop's files could get its number, and uvloop
+    aborts the process when it closes such a file.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

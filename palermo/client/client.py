@@ -79,7 +79,7 @@ class Client:
     def enqueue_as(
         self, id: str, job: JobDefinition | str, args: Sequence[Any], kwargs: Mapping[str, Any], /, **options: Any
     ) -> Job:
-        """Like `enqueue`, with an id from `new_id` that the caller has already returned to its own caller.
+        """Like `enqueue`, with an id from `new_id` that has already been given to the user.
 
         Unlike the option `id`, it doesn't become the key of a unique job. "" means a new id.
         """

@@ -280,7 +280,7 @@ class Recorder:
         return True
 
     def _next_batch(self) -> tuple[bytes, list[asyncio.Future[None]]] | None:
-        """Return the next batch as bytes, with the futures of its records, or None."""
+        """Return the next batch as bytes with the futures of its records; None if there are no more records."""
         now = round(self._now(), 3)
         records: list[msgspec.Raw] = []
         confirmed: list[asyncio.Future[None]] = []

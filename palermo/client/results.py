@@ -138,7 +138,7 @@ def serialized_result(record: Record) -> StoredResult | None:
 
 
 def result_as_json(client: JobClient, record: Record) -> Any:
-    """Return a job's result as JSON values, from the record of its end, or None. Runs no foreign code."""
+    """Return a job's result as JSON values; None if its end's record contains none. Runs no foreign code."""
     value = result_of_record(record)
     if value is None:
         return None
@@ -222,7 +222,7 @@ async def _any_end(watch: JournalWatch, client: JobClient, job: AnyJob, on_recor
 
 
 async def _disappearance(watch: JournalWatch, job: AnyJob) -> Record:
-    """Wait, by repeated searches, until a job is gone whose success may not be recorded."""
+    """Search repeatedly until the job no longer exists. Needed because its success may not be recorded."""
     # `_journal_end` also searches the failed jobs at first, and later failures are in the journal.
     place = await locate(await watch.session(), job.id, job.queue, failed=False)
     if place.gone and job.created_at is None:

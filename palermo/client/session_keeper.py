@@ -108,7 +108,7 @@ class SessionKeeper:
     def timeout_error(
         self, last: BrokerUnavailable | None = None, *, within: float | None = None, unsure: bool = False
     ) -> BrokerUnavailable:
-        """Return the error for an expired time limit: that of the session, or `within` seconds.
+        """Return the error for an expired time limit: `within` seconds, by default that of the session.
 
         `last` is the error of the last attempt. `unsure` is for a request that may have been executed.
         """

@@ -260,7 +260,7 @@ def status_at_end(record: Record) -> JobStatus:
 
 
 def status_at_step(record: Record, place: JobLocation) -> JobStatus | None:
-    """Return the status of a job that wasn't found, if the last record about it means waiting, else None.
+    """Return the status of a job that wasn't found; None unless its last record means that it is waiting.
 
     `place` lists the places that were not searched; the job may have been purged there.
     """
@@ -283,7 +283,7 @@ def status_at_step(record: Record, place: JobLocation) -> JobStatus | None:
 
 
 def status_kept_with_key(key: Key, id: str) -> JobStatus | None:
-    """Return the status of a job that is stored with its key until a time or until another job ends, else None."""
+    """Return the status of a job that is stored with its key until a certain time or until another job ends."""
     message = None if key.next is None else key.next.message
     if message is None or message.id != id:
         return None

@@ -98,7 +98,7 @@ class RowBatch(Protocol):
         """The rows."""
 
     def run(self, call: Callable[[], object]) -> None:
-        """Call a function, without blocking the event loop in which rows may be read."""
+        """Call a function without blocking the event loop, if the rows are read in one."""
 
     def delete(self, numbers: Sequence[int]) -> None:
         """Delete these rows."""
@@ -193,7 +193,7 @@ class CommitSweep:
 
 
 def waiting_since(oldest: float | None) -> float:
-    """Return the seconds for which the oldest row has waited, from its `created_at`."""
+    """Return how long the oldest row has waited, in seconds, from its `created_at`."""
     return 0.0 if oldest is None else max(0.0, clock.now() - oldest)
 
 

@@ -116,7 +116,7 @@ def kept_result(index: Index, id: str) -> Record | None:
 
 
 def recorded(index: Index, audit: AuditLog, id: str) -> RecordedJob | None:
-    """Return a job with the arguments and options from the newest record that has them, or None."""
+    """Return a job with the arguments and options from the newest record that has them; None if no record does."""
     entry = next((entry for entry in reversed(index.of(id, limit=_MOST_STEPS)) if has_arguments(entry.more)), None)
     if entry is None:
         return None

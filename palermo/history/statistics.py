@@ -224,7 +224,7 @@ class Statistics(_Noted):
 
     @contextmanager
     def _counted(self) -> Iterator[float]:
-        """Enter a block in which all counts are up to date. Its value is now, in Unix seconds."""
+        """Enter a block in which all counts are up to date. Its value is the current time in Unix seconds."""
         with self._lock:
             now = self._clock()
             self._settle(now)

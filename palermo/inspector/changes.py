@@ -30,7 +30,7 @@ class Changes(TypedDict, total=False):
 
 
 def check_options(options: Mapping[str, object], kind: type) -> None:
-    """Raise TypeError for an option that isn't in this TypedDict, as Python does for an unknown parameter."""
+    """Raise TypeError for an option that isn't in this TypedDict."""
     if unknown := options.keys() - kind.__annotations__.keys():
         raise TypeError(f"unknown options {', '.join(sorted(unknown))}; known: {', '.join(kind.__annotations__)}")
 

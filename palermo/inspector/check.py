@@ -173,7 +173,7 @@ def check_host(inspector: Inspector) -> CheckResult:
 
 
 def _probed(inspector: Inspector, name: str, wanted: Callable[[Row], bool], problem: str) -> CheckResult:
-    """Check that a matching worker answers. `problem` starts the error text. Only then is the broker asked about
+    """Check that a matching worker answers. `problem` starts the error text. If none answers, also ask the broker about
     trouble.
     """
     answering, found, trouble = list[WorkerRow](), None, None
@@ -213,7 +213,7 @@ def _is_checked(name: str, patterns: Sequence[str]) -> bool:
 
 
 def oldest_age(inspector: Inspector, queue: str, now: float) -> float | None:
-    """Return the seconds for which the first job of a queue has waited; None if unknown or the queue can't be read.
+    """Return how long the first job of a queue has waited, in seconds; None if unknown or the queue can't be read.
 
     Returns 0 if the queue was emptied or deleted in the meantime.
     """

@@ -102,8 +102,8 @@ def present(
 ) -> list[PresentProblem]:
     """Return the problems shown by the rows of queues and workers.
 
-    `ages` contains the seconds for which queues' first jobs have waited, if known. `deaths` are those of the last
-    DEATHS seconds. If the broker is in trouble, silent workers and unserved queues aren't reported.
+    `ages` contains the waiting times of queues' first jobs in seconds, if known. `deaths` are those of the last DEATHS
+    seconds. If the broker is in trouble, silent workers and unserved queues aren't reported.
     """
     queues, found = list(queues), list[PresentProblem]()
     if trouble is not None:
@@ -178,7 +178,7 @@ def resting_queues(queues: Iterable[Row], workers: Iterable[Row]) -> dict[str, l
 
 
 def workers_text(workers: Sequence[Row]) -> str:
-    """Describe the number of running workers, all of which answer, and which of them take no jobs."""
+    """Describe how many workers are running, that all of them answer, and which of them take no jobs."""
     if not workers:
         return "none is running"
     idle = [f"{row['id']} is {row['state']}" for row in workers if row["state"] in _RESTING]
@@ -189,7 +189,7 @@ def workers_text(workers: Sequence[Row]) -> str:
 def queue_problem(row: Row, age: float | None, resting: Container[str], *, all_paused: bool) -> QueueKind | None:
     """Return the problem of a queue, or None. A pause of all queues is reported separately.
 
-    `age` is the seconds for which its first job has waited, if known. `resting` is the result of `resting_queues`.
+    `age` is the waiting time of its first job in seconds, if known. `resting` is the result of `resting_queues`.
     """
     if all_paused or not row["pending"] or is_failed(row["name"]):
         return None

@@ -87,7 +87,8 @@ class ScheduledJobs(Context):
         return self._ask(lambda broker: broker.scheduled_progress(), again=True)
 
     def cancel(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[AlteredRow]:
-        """Cancel scheduled jobs, by ids or a filter. With `within`, only those of the ids that match this filter.
+        """Cancel scheduled jobs, by ids or a filter. With `within`, cancel only those of the ids that match this
+        filter.
 
         On RabbitMQ, the times in `within` limit the amount of data read. A row has `id`, `state`, `job`, `queue` and
         `run_at`. The state is "cancelled", or "not_found" if no such job is scheduled. A job that has just become due

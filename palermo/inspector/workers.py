@@ -116,7 +116,7 @@ class Workers(Context):
     """The running workers."""
 
     def show(self, id: str) -> WorkerUsageRow:
-        """Return the row of a worker, with `memory` and `cpu` as in `usage` or None. Raises NotFound."""
+        """Return the row of a worker, including `memory` and `cpu` as in `usage`. Raises NotFound."""
         row = next((row for row in self.list() if row["id"] == id), None)
         if row is None:
             raise NotFound(f"no worker {id!r} is running; `palermo workers` lists the workers.")

@@ -43,7 +43,7 @@ def workflow_row(info: WorkflowInfo) -> Row:
 
 
 def info_of_record(record: Mapping[str, Any]) -> WorkflowInfo | None:
-    """Return the workflow whose end is in a journal record, or None."""
+    """Return the workflow whose end is in this journal record; None if there is none."""
     states, details = record.get("steps"), record.get("workflow")
     state = _STATES.get(record["kind"])
     if not isinstance(states, dict) or not isinstance(details, dict) or state is None:

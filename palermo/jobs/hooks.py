@@ -117,7 +117,7 @@ class WorkerContext(Struct, frozen=True, kw_only=True):
 
 
 def kind_of(name: str, kinds: Sequence[str] = JOB_HOOKS + WORKER_HOOKS) -> str | None:
-    """Return the kind of hook that this name stands for, or None."""
+    """Return the kind of hook with this name; None if it isn't a hook's name."""
     return next((kind for kind in kinds if name == kind or name.startswith(kind + "_")), None)
 
 

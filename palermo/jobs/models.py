@@ -30,7 +30,7 @@ class JobModels:
     """A job's parameters and result that are models or contain models."""
 
     def __init__(self, job: str, adapters: "Mapping[str, TypeAdapter[Any]]", signature: Signature) -> None:
-        """`adapters` are those of the parameters, by name, and of the result, as `return`."""
+        """`adapters` contains the parameters' adapters by name, and the result's adapter as `return`."""
         self._job = job
         self._adapters = adapters
         parameters = signature.parameters.values()

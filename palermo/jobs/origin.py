@@ -1,4 +1,4 @@
-"""The origin of a job or hook, which tells a second definition from the same definition executed again.
+"""The origin of a job or hook, which distinguishes a second definition from a repeated execution of the first.
 
 A module may be executed more than once, for example by `importlib.reload` or by running a notebook cell again.
 """

@@ -154,7 +154,7 @@ class _Run(Generic[T]):
         self._progress()
 
     def done(self) -> None:
-        """Record that the loop has finished the last item, since it asks for the next one."""
+        """Record that the last item is finished. Called when the loop asks for the next one."""
         self._done += 1
         if self._state is not None and (self._key is None or self._key_text):
             self._state.move(self._name, self._done, self._item_key, self._key_text)

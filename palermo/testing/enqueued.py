@@ -168,7 +168,7 @@ def named(job: AnyJob) -> tuple[str, JobDefinition | None]:
 
 
 def call_text(job: AnyJob, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Return the text of a call for a message. Without arguments, it stands for any call."""
+    """Return a job and its arguments as text for a message. Without arguments, return just the job."""
     if not args and not kwargs:
         return named(job)[0]
     shown = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]

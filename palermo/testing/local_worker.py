@@ -150,7 +150,9 @@ def subscribe(client: Client) -> None:
 
 
 def declare_entries(client: Client, jobs: Collection[str], *, since: float) -> None:
-    """Store recurring jobs on the broker, like a worker that started at `since`: those of these jobs, or all."""
+    """Store recurring jobs on the broker, like a worker that started at `since`. `jobs` selects them; by default
+    all.
+    """
     entries = [entry for entry in prepare_recurring.declarations(client) if not jobs or entry.recurring.job in jobs]
     client.run(lambda broker: declare(broker, entries, since=since))
 

@@ -6,8 +6,8 @@ jobs.
     child/    the child processes: the template, and the slots forked from it, which run the jobs
     ipc/      the frames sent between the processes, and both ends of their socket pairs
 
-The modules beside the folders are shared: options, limits, signals, process, `start_worker` (handle.py) and log formats
-(logs.py). A folder imports only from here and from folders later in the order parent, pools, child, ipc.
+The modules next to the folders are shared: options, limits, signals, process, `start_worker` (handle.py) and log
+formats (logs.py). A folder imports only from here and from folders later in the order parent, pools, child, ipc.
 
 `palermo.worker.parent.run.run_worker(options)` runs a worker.
 """

@@ -42,8 +42,8 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
             raise SettingInvalid(f"timeout grace is {self.timeout_grace}; it must be a number of seconds, 0 or more.")
 
     def limited(self, message: Message, timeouts: Mapping[str, float], reruns: Mapping[str, float]) -> Message:
-        """Return the message with the limits that apply: its own, or else those declared by the job, or else the
-        worker's.
+        """Return the message with the limits that apply: its own, those declared by the job, or the worker's, in this
+        order.
         """
         timeout, rerun_after = message.timeout, message.rerun_after
         timeout = timeouts.get(message.job, self.timeout) if timeout is None else timeout

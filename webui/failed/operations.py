@@ -178,7 +178,7 @@ class Operations:
             return [each for each in self._all.values() if not each.over]
 
     def last_requeue(self) -> Operation | None:
-        """Return the last requeue that ended recently and has requeued jobs, or None."""
+        """Return the last requeue, if it ended recently and has requeued jobs."""
         with self._lock:
             ended = [each for each in self._all.values() if each.ended_at and each.requeued]
         return next((each for each in ended[::-1] if time.time() - (each.ended_at or 0.0) < tuning.WINDOW), None)

@@ -250,7 +250,7 @@ def act(
     queue: Annotated[str, Form(max_length=500)] = "",
     unserved: Annotated[str, Form(max_length=500)] = "",
 ) -> Response:
-    """Carry out the confirmed action. The query is that of the list, to which the user returns."""
+    """Carry out the confirmed action. The URL contains the list's query, and the response leads back to the list."""
     ids = list(dict.fromkeys(id or ()))
     which: Which = ids or _filter(filter)
     check_typed(typed, number, len(ids))
@@ -330,7 +330,9 @@ def _form(request: Request, id: str) -> FormPage:
 
 @router.get("/failures/operations/{id:palermo}", name="operation")
 def operation(request: Request, visit: Visiting, id: str) -> Response:
-    """Show the progress or outcome of an operation. The query is that of the list from which it was started."""
+    """Show the progress or outcome of an operation. The URL contains the query of the list from which it was
+    started.
+    """
     found = operations(visit.site).get(id)
     return page(
         request,

@@ -46,7 +46,7 @@ class ShownForm(Struct, frozen=True):
 
     @property
     def first(self) -> str:
-        """The first field with an error, which gets the focus, or ""."""
+        """The first field with an error, or "". It gets the focus."""
         return next((name for name in self.values if name in self.problems), "")
 
 

@@ -46,7 +46,7 @@ def _page(request: Request, route: str, listing: Listing[Any], text: str, paging
 
 @router.post("/unique/free", name="free_key")
 def free(request: Request, visit: Visiting, key: Annotated[str, Form(max_length=1_000)]) -> Response:
-    """Free a key. The query is that of the list, to which the user returns."""
+    """Free a key. The URL contains the list's query, and the response leads back to the list."""
     actions.free_keys(visit, [key])
     return redirect(request, path(request, "unique", request.url.query), f"Freed {key}.")
 

@@ -298,8 +298,8 @@ def resume_all(request: Request, visit: Visiting) -> Response:
 def pause_some(
     request: Request, visit: Visiting, id: Annotated[list[str] | None, Form()] = None, reason: Reason = ""
 ) -> Response:
-    """Pause the selected queues. The query is that of the page on which they were selected, to which the user
-    returns.
+    """Pause the selected queues. The URL contains the query of the page on which they were selected, and the response
+    leads back to it.
     """
     done, gone = _each(id, lambda name: actions.pause(visit, name, reason=reason.strip()))
     text = f"Paused {actions.describe_ids(done)}. Running jobs continue." if done else "No queue was paused."
@@ -315,7 +315,7 @@ def resume_some(request: Request, visit: Visiting, id: Annotated[list[str] | Non
 
 
 def _each(queues: list[str] | None, act: Callable[[str], object]) -> tuple[list[str], list[str]]:
-    """Act on each selected queue. Returns those that succeeded, and those that no longer exist.
+    """Act on each selected queue. Returns the names of the successful ones, and of queues that no longer exist.
 
     Raises Refused (422) if none is selected.
     """

@@ -156,7 +156,7 @@ def act(
 ) -> Response:
     """Carry out the confirmed action: cancel, run, move, retry or give up jobs.
 
-    The query is that of the list, to which the user returns.
+    The URL contains the list's query, and the response leads back to the list.
     """
     check_act(act, job_list.actions, _WHAT)
     ids = list(dict.fromkeys(id or ()))
@@ -183,9 +183,7 @@ def act_on_job(
     time: Time,
     queue: Annotated[str, Form(max_length=500)] = "",
 ) -> Response:
-    """Act on one job from its own page, to which the user returns. Errors are shown on the page that asks for a
-    time.
-    """
+    """Act on one job from its own page, and show that page again. Errors are shown on the page that asks for a time."""
     job_list = RETRIES if act in RETRIES.actions else SCHEDULED
     check_act(act, job_list.actions, _WHAT)
     problems = Problems()

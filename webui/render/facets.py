@@ -24,9 +24,7 @@ class Facet(NamedTuple):
 
 
 def facets(asked: ListFilter[JobFilter], counts: Mapping[str, Counter[str]]) -> list[Facet]:
-    """Return the facets that can narrow a list, which have more than one name. `counts` are those of the listed
-    jobs.
-    """
+    """Return the facets with more than one name, which can narrow a list. `counts` is about the listed jobs."""
     found = []
     for condition, names in counts.items():
         known = [(name, number) for name, number in names.most_common() if name]

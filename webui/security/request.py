@@ -128,7 +128,7 @@ def is_near(client: str) -> bool:
 
 
 def forwarding_header(headers: Headers) -> str:
-    """Return the first header that shows that a proxy forwarded the request, or ""."""
+    """Return the first header added by a forwarding proxy, or ""."""
     return next((name for name in headers if name in _FORWARDING or name.startswith("x-forwarded")), "")
 
 

@@ -198,8 +198,7 @@ def key_facts(site: Site, job: FoundJob, message: Message | None) -> KeyFacts | 
 
 
 def message_headers(site: Site, message: Message) -> tuple[tuple[str, str], ...]:
-    """Return a message's headers as names and texts, without those shown elsewhere and those that may contain
-    arguments.
+    """Return a message's headers as names and texts. Omits headers that are shown elsewhere or may contain arguments.
 
     Hidden values are masked.
     """

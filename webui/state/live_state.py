@@ -171,7 +171,7 @@ class LiveState:
 
 
 class OldestJobs:
-    """Since when the oldest job of each queue has been waiting, found by reading first messages periodically."""
+    """Tracks since when the oldest job of each queue has been waiting, by periodically reading the first message."""
 
     def __init__(self, inspector: Inspector, *, patience: float) -> None:
         """`patience` is how long a page waits for queues to be read, in seconds."""
@@ -184,7 +184,7 @@ class OldestJobs:
         self._reading = Refreshing(self._read)
 
     def of(self, rows: Iterable[Row]) -> dict[str, str | None]:
-        """Return since when the oldest job has been waiting, by queue; None if the queue can't be read.
+        """Return the time since when each queue's oldest job has been waiting; None if the queue can't be read.
 
         Omits empty queues, queues of failed jobs, and those that couldn't be read within `patience`.
         """
@@ -231,9 +231,7 @@ class OldestJobs:
 
 
 def ages(oldest: Mapping[str, str | None], now: float) -> dict[str, float | None]:
-    """Return the seconds for which each queue's oldest job has been waiting at `now` (Unix seconds); None if
-    unknown.
-    """
+    """Return how long each queue's oldest job has been waiting at `now` (Unix time), in seconds; None if unknown."""
     return {name: None if since is None else now - parse_instant(since) for name, since in oldest.items()}
 
 
@@ -327,9 +325,9 @@ class Sampler:
     ) -> None:
         """After `stop` is set, samples are taken only on request.
 
-        `patience` is how long, in seconds, a request waits for a new sample if the last one isn't stale. `reads_failed`
-        returns whether this process is reading the failed jobs, in which case RabbitMQ counts too few of them, and the
-        previous counts are shown.
+        `patience` is the maximum number of seconds that a request waits for a new sample if the last one isn't stale.
+        `reads_failed` returns whether this process is reading the failed jobs, in which case RabbitMQ counts too few of
+        them, and the previous counts are shown.
         """
         self._reads_failed = reads_failed
         self._patience = patience
@@ -349,7 +347,8 @@ class Sampler:
         self._thread: threading.Thread | None = None
 
     def snapshot(self, max_age: float = tuning.BRIEF, *, by_person: bool = True) -> Snapshot:
-        """Return queues and workers, at most `max_age` seconds old if the broker answers soon, or else the last ones.
+        """Return queues and workers, at most `max_age` seconds old. If the broker doesn't answer soon, return the last
+        ones.
 
         They may be older if a sample takes long (see the class), unless `max_age` is 0. A request `by_person` causes
         more frequent samples. Raises BrokerError.

@@ -55,12 +55,12 @@ class Refreshing(Generic[T]):
 
     @property
     def waiting(self) -> float:
-        """Seconds for which a value has been in progress, or 0."""
+        """How long a value has been in progress, in seconds; 0 if none is."""
         return 0.0 if self._making is None else self._clock() - self._began
 
     @property
     def shown_for(self) -> float:
-        """Seconds for which the last value is used."""
+        """How long the last value is used, in seconds."""
         return max(self._fresh, min(self._slow * self.took, self._longest))
 
     def begin(self, max_age: float | None = None) -> Future[T]:

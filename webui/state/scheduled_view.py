@@ -221,7 +221,9 @@ class ScheduledView:
 
 
 def _soon(value: Refreshing[T], timeout: float, patience: float | None = None) -> T:
-    """Return the value, or the last one after this time. Raises StillReading if there is none yet, and BrokerError."""
+    """Return the value, or the previous one if getting it takes longer than this. Raises StillReading if there is no
+    previous one, and BrokerError.
+    """
     try:
         return value.get(wait=timeout, patience=patience)
     except TimeoutError:

@@ -139,8 +139,8 @@ class RunningSearch:
         return all(look.done() for look in self._all)
 
     def found(self, within: float | None = None) -> Found:
-        """Return the results of all parts, or only of those that end `within` this number of seconds. Raises
-        BrokerError.
+        """Return the results of all parts; if `within` is given, only of parts that end within that number of seconds.
+        Raises BrokerError.
         """
         wait(self._all, within)
         groups = tuple(self._group(state) for state in GROUPS if state in self._wanted)

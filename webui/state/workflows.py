@@ -66,7 +66,8 @@ def _facts(info: WorkflowInfo) -> Facts:
 
 
 def workflow_detail(visit: Visit, id: str, inside: str = "") -> Row:
-    """Return one workflow: its row with `steps`, only those of the step `inside` if given, and `cleaned_up`.
+    """Return a workflow's row with `steps` and `cleaned_up`. With `inside`, only the steps that this step added are
+    included.
 
     In addition to workflow_rows.py, a step's row has the `attempt`, `took`, `ended_at` and `error` of its last run. For
     a map it has `jobs`, some of its running members, and `inner`, some that added steps. Raises NotFound.

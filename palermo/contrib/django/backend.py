@@ -138,7 +138,7 @@ def _nothing() -> None:
 
 
 def _queue(task: Any) -> str | None:
-    """Return Palermo's name of a task's queue. Django's default queue means Palermo's default queue."""
+    """Return the queue of a task; None for Django's default queue, which is mapped to Palermo's default."""
     return None if task.queue_name == DEFAULT_TASK_QUEUE_NAME else str(task.queue_name)
 
 

@@ -182,8 +182,8 @@ class JobCall:
         ]
 
     def ended(self, *results: Result) -> Result | BatchResult:
-        """Return the result of the whole call. `results` are those of the called messages: one for each, or one for
-        all.
+        """Return the result of the whole call. `results` contains one result per called message, or one for all of
+        them.
         """
         each = itertools.cycle(results)
         found = [next(each) if isinstance(item, tuple) else item for item in self._items]

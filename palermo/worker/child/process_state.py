@@ -60,7 +60,7 @@ class ProcessState:
         self._pid = os.getpid()
 
     def end_if_forked(self, slot: int) -> None:
-        """Exit if this process is a fork made by the job, which its parent continues to run."""
+        """Exit if this process was forked by the job, whose parent process continues the job."""
         if os.getpid() != self._pid:
             log.error("process forked by a job returned from the job, ending it: call os._exit in it slot=%d", slot)
             flush()

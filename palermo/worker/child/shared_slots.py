@@ -278,7 +278,9 @@ class SharedSlots:
             send(pack_answer(Ended(slot.number, result)))
 
     def _changes(self) -> str:
-        """Return changes that jobs made to the process, once. Checked when no job is running, and periodically."""
+        """Return the changes that jobs have made to the process; each change is returned once. Checked when no job is
+        running, and periodically.
+        """
         now = time.monotonic()
         if now - self._looked < (_LOOK_EVERY if self._busy else 0.0):
             return ""

@@ -76,7 +76,7 @@ class BrokerSessions:
             gc.collect()
 
     async def _open(self) -> Broker | None:
-        """Open a session, however long that takes. Returns None only if a burst worker gives up after 30 seconds.
+        """Open a session, retrying as long as necessary. Returns None only if a burst worker gives up after 30 seconds.
 
         A problem with the first session (StoreInvalid, UrlInvalid or BrokerRefused, such as a wrong password or virtual
         host) is raised. For later sessions it is retried like any other problem.
@@ -187,9 +187,9 @@ async def _close(broker: Broker, session: BrokerSession | None) -> None:
 
 
 def backoff(attempt: int, chance: float) -> float:
-    """Return the seconds to wait after a number of failed attempts: at most 0.5, 1, 2, 4 … 30, and at least half of
-    that.
+    """Return the seconds to wait after a number of failed attempts. The maximum is 0.5, 1, 2, 4 … 30, and the minimum
+    is half of that.
 
-    `chance`, from 0 to 1, decides the other half, so that workers don't all reconnect at the same time.
+    `chance`, from 0 to 1, selects a value in between, so that workers don't all reconnect at the same time.
     """
     return min(MAX_PAUSE, 0.5 * 2.0 ** min(attempt - 1, 10)) * (0.5 + chance / 2)

@@ -120,7 +120,7 @@ def _notify_starter(starter: IO[bytes] | None, why: str) -> None:
 
 
 async def _reap_orphans(*, but: int) -> None:
-    """As process 1 of a container, reap orphaned processes of jobs every second, except the child `but`.
+    """As process 1 of a container, reap orphaned processes of jobs every second. Never reaps the child `but`.
 
     Polls, because one SIGCHLD may stand for several children.
     """

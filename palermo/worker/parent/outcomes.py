@@ -237,8 +237,8 @@ class AdoptedJobs:
         return next((answer.values for answer in answers if answer.worker == worker), None)
 
     async def _settle_with(self, session: BrokerSession, delivery: Delivery, answer: Mapping[str, Any]) -> bool:
-        """Settle the delivery with the answer's result. Returns False if there is none, or the broker can't store it
-        now.
+        """Settle the delivery with the answer's result. Returns False if the answer has none, or the broker can't store
+        it now.
         """
         if (result := result_in(answer)) is None:
             return False

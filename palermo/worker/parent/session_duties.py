@@ -159,7 +159,8 @@ async def declare(
     modules: Sequence[str] = (),
     configures: bool = False,
 ) -> None:
-    """Store recurring jobs that are missing or changed on the broker. A missing one makes up for ticks `since` then.
+    """Store recurring jobs that are missing or changed on the broker. A new one also runs for ticks since the time
+    `since`.
 
     Removes entries that these modules no longer declare. If the worker `configures` a schedule, it also removes entries
     from other schedules.

@@ -1,8 +1,8 @@
 """The task of a slot in the parent, which repeatedly takes a job, runs it and settles it.
 
 The task sleeps in `Consumer.receive` until a job arrives. Plain jobs don't wake it: the consumer passes them to
-`_take`, which sends them to the slot, and a success is acknowledged in a callback. Each happens in the loop iteration
-in which the job or its result arrives.
+`_take`, which sends them to the slot, and a success is acknowledged in a callback. Both happen without delay, in the
+loop iteration in which the job or its result arrives.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A child process as seen by the parent, the jobs that run in it, and its place in the pool.
+"""The parent's view of a child process: the jobs that run in it, and its place in the pool.
 
 In a process pool each slot has its own child. In a thread or async pool all slots share one.
 """
@@ -49,7 +49,7 @@ class Run(Struct, eq=False):
 
 
 class Owner(Protocol):
-    """The pool that owns the children, in the form in which they call it."""
+    """The methods of the pool that its children call."""
 
     def answered(self, child: "Child", run: Run, result: RunResult) -> None:
         """Called when a run has left the child with this result."""

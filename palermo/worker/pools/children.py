@@ -1,4 +1,4 @@
-"""The template as seen by the parent, and starting and ending the children that it forks.
+"""The parent's view of the template, and functions that start and end the children that it forks.
 
 template.py describes the frames exchanged with the template. The pool (forked_pool.py) decides what a child is used
 for, and what its end means for its jobs.

@@ -191,7 +191,7 @@ class ForkedPool:
             self._runs.pop(run.slot).done(result)
 
     async def _run_when_ready(self, run: Run) -> RunResult | None:
-        """Start the job as soon as a child takes jobs. Returns its result if it must not run any more, else None.
+        """Start the job as soon as a child takes jobs. If it must not run any more, return its result instead.
 
         Raises CannotFork.
         """
@@ -349,7 +349,7 @@ class ForkedPool:
         return await self._run_alone(run, child.place)
 
     async def _result_of_killed(self, run: Run, why: str) -> RunResult:
-        """Return the result of a job that was ended from outside: its `kill_error`, or else the end of its process."""
+        """Return the result of a job that was killed: its `kill_error`, or by default the end of its process."""
         if self.children.killed or self._terminated:
             return INTERRUPTED
         error = run.kill_error or JobCrashed(f"the job's process {why}")
