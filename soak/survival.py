@@ -25,7 +25,7 @@ SLOTS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survival:
-    """The results."""
+    """The results of killing a broker with delayed jobs."""
 
     #: Number of lost jobs.
     lost: int

@@ -312,7 +312,7 @@ def record_stored(
 ) -> None:
     """Record and count newly stored jobs or an event.
 
-    `again` contains the ids of jobs that replace an earlier enqueue with the same id that hasn't started.
+    `again` contains the ids of jobs that replaced an earlier enqueue, not started yet, with the same id.
     """
     if recorder.level is JournalLevel.OFF:
         return

@@ -154,7 +154,7 @@ class Index:
             return self._counted(filter).total()
 
     def page(self, filter: JobFilter, *, offset: int = 0, limit: int = 100) -> list[Entry]:
-        """Return matching runs, newest first by journal order."""
+        """Return matching runs in reverse journal order, newest first."""
         with self._index.read():
             where = self._where(filter)
             if where is None:

@@ -269,7 +269,7 @@ def stoppable(stop: Callable[[], bool] | None, judge: Judge) -> Judge:
 def report_taken(taken: Sequence[TakenJob], watching: Watching) -> Progress:
     """Return a progress callback that also reports the jobs that have certainly been taken.
 
-    A job counts as taken once the sweep reports the step after the judge's decision.
+    The judge's decision about a job has been carried out when the sweep next reports progress.
     """
     reported = 0
     progress, on_taken = watching.get("progress"), watching.get("on_taken")

@@ -41,8 +41,8 @@ class Workflows(Context):
         return {**workflow_row(info), "steps": step_rows(info, self._client.serializers, queues, workers)}
 
     def cleaned_up(self, id: str) -> Sequence[str]:
-        """Return the steps with `when="failed"` that have run. A retry repeats the steps that they may have undone, and
-        may run them again.
+        """Return the steps with `when="failed"` that have run. A retry repeats the work that they may have undone, and
+        afterwards they may run again.
         """
         info = self._find(id)
         return () if info is None else info.cleaned_up

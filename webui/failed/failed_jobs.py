@@ -74,7 +74,7 @@ class FailedJobs:
         return masked_row(self.unmasked_row(message), self._site.hidden)
 
     def unmasked_row(self, message: Message) -> JobRow:
-        """Return the row of a job without masks, which must not be displayed."""
+        """Return the unmasked row of a job, which must not be displayed."""
         return job_row(message, JobState.FAILED, self._site.client.serializers, max_bytes=MAX_SHOWN)
 
     def close(self) -> None:

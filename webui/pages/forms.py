@@ -76,7 +76,8 @@ class Problems(dict[str, str]):
 
 
 def problems_of(error: Exception, *, conflict: str = WHOLE) -> Mapping[str, str]:
-    """Return an error by the field at which it is shown. `conflict` is the field for errors with status 409.
+    """Return the text of an error, mapped from the field at which it is shown. `conflict` is the field for errors with
+    status 409.
 
     Raises the error if it isn't about the input.
     """

@@ -209,7 +209,7 @@ def _serves(worker: Row, queue: str) -> bool:
 
 
 def _consumers(workers: Iterable[Row], queue: str) -> list[Row]:
-    """Return the workers that serve a queue, each with the number of its running jobs from there (`here`)."""
+    """Return the workers that serve a queue. `here` is the number of that queue's jobs that a worker is running."""
     return [
         {**worker, "here": sum(job["queue"] == queue for job in worker["jobs"])}
         for worker in workers

@@ -135,7 +135,7 @@ def _counted(known: JournalViews) -> Iterator[tuple[str, int]]:
 
 
 def _one_word(name: str) -> str:
-    """Return a queue's name with characters percent-encoded that would end the name or line."""
+    """Percent-encode the characters in a queue's name that would end the name or the line."""
     return "".join(letter if letter.isprintable() and letter != "=" else quote(letter) for letter in name)
 
 

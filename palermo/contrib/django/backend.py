@@ -202,7 +202,7 @@ def _result(
 
 @contextmanager
 def _running(backend: PalermoBackend, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """Enter the result of a task while it runs. An error is recorded in it and raised."""
+    """Enter a running task; the context's value is the task's result. An error is recorded there and raised."""
     current = current_job()
     result = _result(task, backend.alias, current.id if current else "", TaskResultStatus.RUNNING, args, kwargs)
     _set(result, started_at=datetime.now(UTC), last_attempted_at=datetime.now(UTC))

@@ -181,9 +181,7 @@ def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
 
 
 def _class_with_text(error: JobError) -> type[BaseException]:
-    """Return an exception class that creates errors with this text, because only a class can be raised in another
-    thread.
-    """
+    """Return an exception class that always has this text, because only a class can be raised in another thread."""
     kind = type(error)
 
     def init(self: JobError) -> None:

@@ -63,8 +63,8 @@ class BlockingPipe:
         return data
 
     def _wait_for(self, within: float | None) -> None:
-        """Let the kernel time reads out after `within` seconds. Polling before each read would cost a system call per
-        job.
+        """Set a timeout for reads in the kernel, in seconds. Polling before each read would cost a system call
+        per job.
         """
         self._timeout = within
         seconds = within or 0.0

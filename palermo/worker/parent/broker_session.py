@@ -165,7 +165,7 @@ def check_cancelled() -> None:
     """Raise CancelledError if this task was cancelled. Call it where a broker error is caught and work continues.
 
     `asyncio.gather` drops its own cancellation if one of its tasks fails in the same loop iteration. This happens when
-    a worker that was suspended receives a lost connection and a TERM together.
+    a suspended worker resumes, and finds that its connection was lost and that TERM has arrived.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():

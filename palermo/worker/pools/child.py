@@ -162,7 +162,9 @@ class Child(Process):
                 self.place.retire(self, "a job was cancelled in it")
 
     def result_after_crash(self, slot: int, message: Message, failure: Failure) -> asyncio.Future[RunResult]:
-        """Let the child decide the result of a job that ended with this failure. Raises SlotLost, now or later."""
+        """Let the child decide the result of a job that ended with this failure. The call or the future raises SlotLost
+        if the child is gone.
+        """
         if self.pipe is None:
             raise SlotLost
         result = self._results[slot] = asyncio.get_running_loop().create_future()
