@@ -27,6 +27,7 @@ from palermo.settings.settings import Settings
 from tests import chromium_found, promtool_found, rabbitmq_found, redis_node
 from tests.debian import NotInstalled
 from tests.harness.rig import Rig
+from tests.rabbitmq.patience import have_patience
 from tests.rabbitmq_node import Node, url_of, with_durable_streams
 from tests.rabbitmq_tidy import Tidy
 from tests.scale import scaled
@@ -165,6 +166,12 @@ def channel(rabbitmq_url: str) -> Iterator[BlockingChannel]:
 
 
 @pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """An embedded broker of the test's own, with patience: few tests are about how fast a broker is."""
+    return Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=30.0)
+
+
+@pytest.fixture
 def client(settings: Settings) -> Iterator[Client]:
     """A client of the broker that the fixture `settings` names."""
     with Client(settings) as client:
@@ -174,6 +181,12 @@ def client(settings: Settings) -> Iterator[Client]:
 @pytest.fixture
 def inspector(client: Client) -> Inspector:
     return Inspector(client)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process asks of workers has an answer of each that lives: on a busy machine it may take seconds."""
+    have_patience(monkeypatch)
 
 
 @pytest.fixture

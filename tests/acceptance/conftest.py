@@ -9,7 +9,6 @@ import pytest
 from tests import redis_node
 from tests.brokers import BROKERS, url_of_broker
 from tests.harness.rig import Rig
-from tests.rabbitmq.patience import have_patience
 from tests.rabbitmq_node import Node, url_of
 from tests.redis_node import RedisNode
 
@@ -23,12 +22,6 @@ def rig(request: pytest.FixtureRequest, exchange: str, tmp_path: Path) -> Iterat
     """On each broker."""
     with Rig(tmp_path, url_of_broker(request, tmp_path), exchange, module="shop") as rig:
         yield rig
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What this process asks of workers has an answer of each that lives: on a busy machine it may take seconds."""
-    have_patience(monkeypatch)
 
 
 class RestartingBroker(NamedTuple):

@@ -1,8 +1,7 @@
 """Every action through the inspector is in the journal, with who did it and to which jobs."""
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,18 +13,11 @@ from palermo.contract.broker import Broker
 from palermo.core.journal_records import Record
 from palermo.errors import ArgumentsInvalid, NotFound
 from palermo.inspector.inspector import Inspector
-from palermo.settings.settings import Settings
 from palermo.views.filter import JobFilter
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish_failed
 
 ANNA = Actor("anna", "web")
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
-    with Client(Settings(url=f"sqlite:///{tmp_path}/jobs.db")) as client:
-        yield client
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from palermo.core.message import Message
 from palermo.errors import NotFound, PalermoError
 from tests.contract.tools import PATIENT, ids, until
 from tests.harness.rig import Rig
-from tests.rabbitmq.patience import have_patience
 from tests.tcp_proxy import TcpProxy
 
 #: Opens a session, with some parameters changed.
@@ -154,11 +153,6 @@ def proxy(session: SessionParameters) -> Iterator[TcpProxy]:
 def far(runner: asyncio.Runner, another: Open, session: SessionParameters, proxy: TcpProxy) -> RabbitmqBroker:
     """A session by way of the proxy."""
     return runner.run(another(address=replace(session.address, hosts=(("127.0.0.1", proxy.port),))))
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    have_patience(monkeypatch)
 
 
 @pytest.fixture(scope="module")

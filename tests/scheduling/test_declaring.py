@@ -1,6 +1,5 @@
 """Recurring jobs as they are declared, and what a worker makes of it."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,6 @@ from palermo.settings.settings import Settings
 @pytest.fixture(autouse=True)
 def _own_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_jobs", {})
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
-    with Client(Settings(url=f"sqlite:///{tmp_path}/jobs.db")) as client:
-        yield client
 
 
 def test_the_options_of_a_job_say_when_it_recurs_and_hold_for_every_run(client: Client) -> None:

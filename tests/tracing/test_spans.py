@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from palermo.core.lifecycle import Raised, Succeeded
 from palermo.core.message import Message
 from palermo.errors import QueueNameInvalid
 from palermo.jobs import registry
-from palermo.settings.settings import Settings
 from palermo.testing import Palermo
 from tests.worker.bench import Bench
 
@@ -39,12 +37,6 @@ def spans(provider: TracerProvider) -> InMemorySpanExporter:
     exporter = InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     return exporter
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
-    with Client(Settings(url=f"sqlite:///{tmp_path}/jobs.db")) as client:
-        yield client
 
 
 def stored(client: Client, queue: str = "jobs") -> list[Message]:

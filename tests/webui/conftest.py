@@ -44,11 +44,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=BROKER_PATIENCE)
-
-
-@pytest.fixture
 def serve() -> Iterator[Serve]:
     with ExitStack() as servers:
 
