@@ -179,8 +179,9 @@ class Unserved(Refused):
     """Jobs would go to a queue that no worker serves (409). To proceed, pass that queue as `unserved`."""
 
     def __init__(self, text: str) -> None:
-        how = 'To use it anyway, repeat the request with "unserved": true.'
-        super().__init__(409, f"{text[0].upper()}{text[1:]} {how}")
+        super().__init__(
+            409, f'{text[0].upper()}{text[1:]} To use it anyway, repeat the request with "unserved": true.'
+        )
         #: The problem, for forms with their own question.
         self.text = text
 

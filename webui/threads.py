@@ -35,8 +35,11 @@ class Threads:
         result = asyncio.wrap_future(asked)
         done, _ = await asyncio.wait({result}, timeout=tuning.LONG_WAIT)
         if not done and asked.cancel():
-            text = f"{self._most} requests are already waiting, perhaps because the broker does not answer."
-            raise Refused(503, f"{text} Try again later.")
+            raise Refused(
+                503,
+                f"{self._most} requests are already waiting, perhaps because the broker does not answer."
+                " Try again later.",
+            )
         return await result
 
 

@@ -307,8 +307,9 @@ def _spark(runs: Sequence[PastRun]) -> Spark:
     times = [max(1, round(run.took * 1_000)) for run in runs]
     bad = [run.state == "failed" for run in runs]
     drawn = spark([(0, ms) if failed else (ms, 0) for ms, failed in zip(times, bad, strict=True)])
-    text = f"{count(len(runs), 'run')}, {sum(bad):,} failed; the height of a bar is the duration of a run"
-    return replace(drawn, text=text)
+    return replace(
+        drawn, text=f"{count(len(runs), 'run')}, {sum(bad):,} failed; the height of a bar is the duration of a run"
+    )
 
 
 # -- the forms

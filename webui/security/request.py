@@ -271,5 +271,4 @@ def check_fields(body: bytes) -> None:
 
 
 def _too_large() -> Refused:
-    text = f"the request's body is too large; the maximum is {MAX_BODY:,} bytes."
-    return Refused(413, text, {"Connection": "close"})
+    return Refused(413, f"the request's body is too large; the maximum is {MAX_BODY:,} bytes.", {"Connection": "close"})
