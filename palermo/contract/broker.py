@@ -286,7 +286,7 @@ class Tenant(Plain, frozen=True, kw_only=True, array_like=True):
 
 
 class Tenants(Protocol):
-    """The part of a broker for queues whose jobs belong to several tenants, `Broker.tenants`.
+    """`Broker.tenants`: what a broker does for queues whose jobs belong to several tenants.
 
     A job with a tenant waits separately from the others. Workers get jobs of all tenants with waiting jobs, in turn
     or at random, by their shares; see palermo.core.fair_scheduling. Jobs without a tenant are taken first. On

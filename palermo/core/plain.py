@@ -18,7 +18,7 @@ class Plain(Struct, frozen=True):
     """A value that can be converted to JSON values."""
 
     def to_plain(self) -> Any:
-        """The value as JSON values: an object, unless the class is `array_like`."""
+        """The value as a JSON object, or as an array if the class is `array_like`."""
         return to_builtins(self)
 
     @classmethod

@@ -131,9 +131,9 @@ def data_of(prefix: str, graph: Graph) -> Iterator[tuple[str, bytes]]:
 async def released(
     data: Data, before: StoredFlow | None, after: StoredFlow, out: Collection[str], now: float
 ) -> AsyncIterator[Message]:
-    """The jobs of these steps, and of members released between the two states.
+    """The jobs of the steps `out`, and of the members that `after` has released and `before` had not.
 
-    Members that run again keep their own jobs.
+    A member that runs again is not among them: it keeps its job.
     """
     async for message in _of_steps(data, after, out, now):
         yield message
