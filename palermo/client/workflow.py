@@ -419,7 +419,7 @@ class Workflow:
     ) -> Step[Any]:
         """Add a map whose items are known."""
         building = self._building
-        # A generator may itself add steps, which come before this one and take their names first.
+        # A generator may itself add steps. They must get their names before this step.
         items = items if isinstance(items, Sized) else list(items)
         name = building.named(given.get("id"), job if isinstance(job, str) else job.name)
         first: StepJob | None = None

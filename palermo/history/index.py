@@ -45,8 +45,8 @@ _REMEMBERED = 64
 #: Maximum number of names offered for selection.
 _NAMES = 500
 
-#: `first` is the position of a batch's first record, `n` that of a run's last record, and `latest` the latest end of a
-#: run in this and all earlier batches. A position is the number of records before it.
+#: `first` is the position of a batch's first record, `n` that of a run's last record, and `latest` is the time of the
+#: latest end of a run in this and all earlier batches. A position is the number of records before it.
 _SCHEMA = """
 create table batch (first integer primary key, writer text not null, latest real not null, records blob not null);
 create index batch_latest on batch (latest);

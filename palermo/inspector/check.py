@@ -49,7 +49,7 @@ class CheckResult(Struct, frozen=True, kw_only=True):
     all_paused: bool = False
     #: A sentence about workers that don't answer, or "".
     silent: str = ""
-    #: Why workers can't answer, or can't be asked by this user, although they may be fine; "" if they can.
+    #: Why workers can't answer, or can't be asked by this user; "" if they can. It isn't a problem of the workers.
     trouble: str = ""
     #: The worker that was checked, if it was only one.
     worker: str | None = None

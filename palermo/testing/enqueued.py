@@ -98,7 +98,9 @@ class Enqueued:
     def _wanted(
         self, name: str, definition: JobDefinition | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[Any]:
-        """Return the call with the given arguments, and with the same arguments as decoded by the serializer."""
+        """Return the call in two forms: with the given arguments, and with these arguments after encoding and
+        decoding.
+        """
         if definition is not None:
             definition.bind(args, kwargs)
         wanted = [_call(definition, args, kwargs)]

@@ -40,7 +40,7 @@ MAX_ROUNDS = 1_000
 #: An in-memory file system on Linux, so that tests don't wait for a disk.
 _MEMORY = "/dev/shm"
 
-#: Number of failed jobs, newest first, that are searched for those that failed without running.
+#: Number of failed jobs, newest first, in which to look for jobs that failed without running.
 _LATEST = 1_000
 
 #: Called with each run, and with None at the end.

@@ -26,16 +26,16 @@ class Action(Enum):
     """The effect of a signal or an order on the worker."""
 
     FINISH = "finish"  #: take no more jobs, wait for the running ones, exit
-    STOP = "stop"  # like FINISH, but kill and release jobs that are still running after the shutdown timeout
-    INTERRUPT = "interrupt"  # like STOP the first time; the second time, kill immediately
+    STOP = "stop"  #: like FINISH, but kill and release jobs that are still running after the shutdown timeout
+    INTERRUPT = "interrupt"  #: like STOP the first time; the second time, kill immediately
     PAUSE = "pause"  #: take no more jobs until RESUME; running jobs continue
     RESUME = "resume"  #: take jobs again
-    QUIET = "quiet"  # take no more jobs until the worker exits or WAKE; running jobs continue
-    WAKE = "wake"  # take jobs again, after PAUSE or QUIET; only by an order, see orders.py
-    KILL_JOBS = "kill jobs"  # kill the running jobs, which fail, and continue
+    QUIET = "quiet"  #: take no more jobs until the worker exits or WAKE; running jobs continue
+    WAKE = "wake"  #: take jobs again, after PAUSE or QUIET; only by an order, see orders.py
+    KILL_JOBS = "kill jobs"  #: kill the running jobs, which fail, and continue
     DUMP = "dump"  #: log the stacks of the worker and of every running job
-    RENEW = "renew"  # like FINISH, then restart in the same process with fresh code
-    ABANDON = "abandon"  # kill and release the running jobs immediately, and exit
+    RENEW = "renew"  #: like FINISH, then restart in the same process with fresh code
+    ABANDON = "abandon"  #: kill and release the running jobs immediately, and exit
 
     @property
     def ends(self) -> bool:

@@ -262,7 +262,7 @@ class Rig:
         return self.lines(file)
 
     def trace(self, more: str = "") -> list[list[str]]:
-        """Return the lines of the trace, split into words, or of the similar file whose name ends in `more`."""
+        """Return the lines of the trace file, split into words. `more` is the end of another trace file's name."""
         return [line.split() for line in whole_lines(Path(f"{self.trace_path}{more}"))]
 
     def workers(self) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ class _Asked:
     terminated = False
     #: Whether it was cancelled.
     cancelled = False
-    #: Whether one of its loops was ended by the worker's shutdown, so that it isn't done whatever it returns.
+    #: Whether one of its loops was ended by the worker's shutdown. If so, it isn't done, whatever it returns.
     unfinished = False
 
     def end_loop(self) -> JobTerminated:

@@ -391,7 +391,7 @@ class AsyncSlots:
         self._loop.add_reader(self._end, self._read)
         self._slots.ready()
         while True:
-            # A job may stop the loop. It still contains the tasks of the other jobs, so run it again.
+            # A job may stop the loop. Run it again, because it still contains the tasks of other jobs.
             try:
                 self._loop.run_forever()
             except BaseException as error:

@@ -146,9 +146,9 @@ _MAX_SILENCE = 3
 class Adoption(Enum):
     """What happens to a delivery whose job was started by another worker."""
 
-    ADOPTED = auto()  # settled once that worker reports the outcome
-    COPY = auto()  # that worker runs the job from another message
-    NOT_RUNNING = auto()  # that worker doesn't run the job, or has settled it
+    ADOPTED = auto()  #: settled once that worker reports the outcome
+    COPY = auto()  #: that worker runs the job from another message
+    NOT_RUNNING = auto()  #: that worker doesn't run the job, or has settled it
 
 
 class AdoptedJobs:

@@ -25,7 +25,7 @@ class RestartReason(Enum):
     """Why the worker restarts in the same process."""
 
     REQUESTED = "told to"  #: by the signal HUP
-    TEMPLATE_DIED = "template died"  # no slot can be forked without it
+    TEMPLATE_DIED = "template died"  #: no slot can be forked without it
 
 
 class Shutdown:

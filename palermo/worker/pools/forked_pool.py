@@ -109,7 +109,7 @@ class ForkedPool:
         run = self._runs[slot] = Run(slot, message, done)
         if self._limits.replaces_processes:
             place.retire_if_due()
-        # Fast path: a ready child gets the job without a task. Its gain is part of that of SlotTask._take.
+        # Fast path: a ready child gets the job without a task. The gain measured for SlotTask._take includes it.
         if (child := place.current) is not None and not self._terminated:
             child.start(run)
         else:
