@@ -110,7 +110,6 @@ class Faults:
         self._first = self._first and bool(self._deck)
 
     def _kinds(self) -> list[Callable[[], None]]:
-        """Return one fault of each kind."""
         parts = {REFUSALS: self._refusal, REMADE: self._remade, EXCLUSIVE: self._exclusive, MALFORMED: self._malformed}
         return [
             *(fault for part, fault in parts.items() if part in self._arena.parts),

@@ -42,8 +42,6 @@ class Size(Struct, frozen=True):
 
 
 class Books(Struct):
-    """The results of a storm."""
-
     #: Each broken promise.
     wrongs: list[str]
     steps: int

@@ -186,7 +186,6 @@ async def _error_in_thread(
 
 
 async def on_palermo_error(request: Request, error: Exception) -> Response:
-    """Return the response to an exception of Palermo."""
     assert isinstance(error, PalermoError)
     away = isinstance(error, BrokerError) and not isinstance(error, BrokerBlocked | BrokerRefused)
     status = next(_STATUS[kind] for kind in _STATUS if isinstance(error, kind))

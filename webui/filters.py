@@ -65,15 +65,12 @@ ApiPage = Annotated[Paging, Depends(_asked_page)]
 
 
 class ListFilter(Struct, Generic[F], frozen=True):
-    """The filter in a list's URL."""
-
     filter: F
     #: Its conditions as written, so that a link for "the last hour" keeps that meaning.
     chips: tuple[Chip, ...]
 
     @property
     def text(self) -> str:
-        """The filter as written."""
         return " ".join(map(str, self.chips))
 
     @property

@@ -158,7 +158,6 @@ def misuse(text: str) -> click.UsageError:
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code for an error."""
     match error:
         case UsageError():
             return USAGE

@@ -51,7 +51,6 @@ _READERS: Mapping[type, Callable[[str], Any]] = {
 
 
 def _flag(name: str) -> Options:
-    """Return the flag for a job option."""
     option, flag = OPTIONS[name], f"--{name.replace('_', '-')}"
     match option.kind:
         case Flag():

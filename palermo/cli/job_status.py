@@ -146,7 +146,6 @@ def _lines() -> Iterator[ShowProgress]:
 
 @contextmanager
 def _bars() -> Iterator[ShowProgress]:
-    """Show a bar for each job that reports progress."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn

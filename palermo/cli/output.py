@@ -56,7 +56,6 @@ def wants_json() -> bool:
 
 
 def printed_json(value: Any) -> bool:
-    """Print the value as JSON if `--json` was given. Returns whether it was."""
     if wants_json():
         print_json(value)
     return wants_json()

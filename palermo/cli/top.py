@@ -132,8 +132,6 @@ def totals(data: ScreenData) -> dict[str, int]:
 
 
 class _Column(Struct, frozen=True):
-    """A column of a table."""
-
     heading: str
     #: Returns the cell of a row.
     cell: Callable[[ScreenData, Row], str | Text]

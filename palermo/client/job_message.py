@@ -117,7 +117,6 @@ def build_message(
 def _optional_fields(
     call: JobCall, chosen: Mapping[str, Any], *, now: float | None, run_at: float | None, extra: Headers
 ) -> dict[str, Any]:
-    """Return the message fields that depend on options."""
     tenant = _tenant(chosen.get("tenant"), call)
     limit_key = chosen.get("limit_key", "")
     if callable(limit_key):

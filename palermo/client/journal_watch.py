@@ -97,7 +97,6 @@ class RecentEnds:
         return len(self._ends) >= self._most or self._bytes >= self._most_bytes
 
     def add(self, record: Record) -> None:
-        """Remember the end in this record."""
         id = record["id"]
         self._drop(id)
         self._ends[id] = record, self._now()

@@ -65,7 +65,6 @@ class Prepared(NamedTuple):
 
     @property
     def parts(self) -> tuple[Message | tuple[()], tuple[KeyRequest, ...]]:
-        """The message, or the key request that contains it."""
         if self.key_request is not None:
             return (), (self.key_request,)
         return self.message or (), ()

@@ -157,8 +157,6 @@ _KEYS = frozenset({"unique-key", "burst-key", "limit-key"})
 
 
 class RecordedJob(Struct, frozen=True):
-    """A job as recorded in the journal."""
-
     #: Its message, without a body if the record contains none.
     message: Message
     #: Why the arguments are not exact; "" if they are.
@@ -177,7 +175,6 @@ class RecordedJob(Struct, frozen=True):
 
 
 def has_arguments(fields: Mapping[str, Any]) -> bool:
-    """Whether a record with these fields contains its job's arguments."""
     return "body" in fields or "inexact" in fields
 
 

@@ -55,7 +55,6 @@ class JobCounts:
         self.run = Durations()
 
     def record(self, at: float, queue: str, job: str) -> dict[str, Any]:
-        """Return the counts as a record."""
         times = self.wait.fields("wait") | self.run.fields("run")
         return {"kind": RecordKind.COUNTS, "at": at, "queue": queue, "job": job, **self.outcomes, **times}
 

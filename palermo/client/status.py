@@ -196,7 +196,6 @@ class JobStatus(str):
 
 
 def status_at_location(place: JobLocation, id: str, serializers: Serializers) -> JobStatus:
-    """Return the status of a job that was found."""
     state = State(place.state)
     if place.running is not None:
         running = place.running
@@ -237,7 +236,6 @@ def status_at_location(place: JobLocation, id: str, serializers: Serializers) ->
 
 
 def status_at_end(record: Record) -> JobStatus:
-    """Return the status of a job, from the record of its end."""
     state = _ENDED[record["kind"]]
     slot, writer, headers = record.get("slot"), record.get("writer"), record.get("headers")
     headers = headers if isinstance(headers, dict) else {}
@@ -432,7 +430,6 @@ class _Search:
         return status_at_step(self.step, self.place) if self.step is not None and self.place.unseen else None
 
     async def _with_key(self, found: JobStatus) -> JobStatus:
-        """Return the status with the details of its key."""
         if found.key and (key := await self._ask_keys(lambda keys: keys.find(found.key))) is not None:
             found = replace(found, key=key.name, next_id=key.job_after(found.id), closed_until=key.closed_until)
         return replace(found, reason=f"{found.reason} {self.key_error}".strip()) if self.key_error else found

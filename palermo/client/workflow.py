@@ -86,7 +86,6 @@ class Step(Generic[R_co]):
         return [self._flow.steps[name] for name in names]
 
     def is_in(self, flow: "Building") -> bool:
-        """Whether it was added to this workflow."""
         return self._flow is flow
 
     def __repr__(self) -> str:
@@ -246,7 +245,6 @@ class Workflow:
 
     @classmethod
     def of_run(cls, message: Message, definition: JobDefinition) -> "Workflow":
-        """Return the workflow to which the run of this message adds steps."""
         flow = cls()
         workflow, path, _ = step_of(message.extra) or (message.id, "", 0)
         flow._building = Building(workflow, path)
@@ -401,7 +399,6 @@ class Workflow:
         may_fail: int = 0,
         job_name: str = "",
     ) -> Step[Any]:
-        """Add a single step."""
         name = self._building.named(given.get("id"), job_name or (job if isinstance(job, str) else job.name))
         message, times = self._prepared(job, given, args, kwargs, name)
         plan = Plan(name=name, after=self._conditions(marks), may_fail=may_fail)
@@ -444,7 +441,6 @@ class Workflow:
         return self._append(AddedStep(plan, template, tuple(members)))
 
     def _append(self, added: AddedStep) -> Step[Any]:
-        """Add a prepared step."""
         step: Step[Any] = Step(self._building, added.plan)
         self._building.add(step, added)
         return step
@@ -509,8 +505,6 @@ class WorkflowJob(FunctionJob[P, C, R]):
 
 
 class WorkflowDecorator(Protocol):
-    """The decorator that `palermo.workflow(...)` returns."""
-
     @overload
     def __call__(
         self, target: Callable[Concatenate[Workflow, P], Coroutine[Any, Any, R]], /

@@ -31,8 +31,6 @@ _STOP_TIMEOUT = 10.0
 
 
 class DemoOptions(Struct, frozen=True, kw_only=True):
-    """The options of the demo."""
-
     #: None means an embedded broker on a file of its own.
     url: str | None = None
     #: The exchange whose queues are removed before and after the demo. Not used without a URL.

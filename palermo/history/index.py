@@ -237,7 +237,6 @@ class Index:
             return sorted(name for (name,) in rows)
 
     def size(self) -> int:
-        """Number of records in the index."""
         return self._end - self._begin
 
     def file_size(self) -> int:

@@ -101,8 +101,6 @@ def _is_later(batch: RecordBatch, until: float) -> bool:
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """The progress of reading."""
-
     #: Whether all batches that existed at the start have been read. Stays true while the broker is unavailable.
     ready: bool = False
     #: The positions of the first and last batches read, or None.
@@ -142,7 +140,6 @@ class JournalFollower:
 
     @property
     def progress(self) -> Progress:
-        """The progress of reading."""
         return self._progress
 
     def begin(self) -> None:

@@ -18,8 +18,6 @@ RUN_ID = re.compile(r"(?P<name>.*)@(?P<due>\d{4}-\d\d-\d\dT[\d:.]+Z)(?P<by_hand>
 
 
 class PastRun(Struct, frozen=True):
-    """An ended run."""
-
     #: A final state of the history.
     state: str
     #: In seconds.

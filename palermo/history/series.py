@@ -55,7 +55,6 @@ class Tally(Struct):
         self.run.read(record, "run")
 
     def merge(self, other: "Tally") -> None:
-        """Add another tally."""
         numbers = self.numbers
         for name, count in other.numbers.items():
             numbers[name] = numbers.get(name, 0) + count
@@ -162,8 +161,6 @@ def begin(window: Window, now: float) -> float:
 
 
 class Cell(Struct, frozen=True):
-    """The tally of one cell."""
-
     #: Its start in Unix seconds and its length in seconds.
     start: float
     seconds: float
@@ -250,7 +247,6 @@ class Dimension:
         self.others: Series | None = None
 
     def add(self, name: str, at: float, tally: Tally, now: float) -> None:
-        """Add a tally to the series of a name."""
         series = self._series.get(name)
         if series is None:
             series = self._series[name] = Series(COARSE)

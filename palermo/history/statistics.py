@@ -149,7 +149,6 @@ class Statistics(_Noted):
         self._clear()
 
     def take(self, batch: RecordBatch) -> None:
-        """Add the counts of a batch."""
         with self._lock:
             now = self._clock()
             for record in batch.records:
@@ -309,7 +308,6 @@ class Summary(_Noted):
                     self._count(batch.writer, record, at)
 
     def report(self, now: float) -> Report:
-        """Return the report up to `now`."""
         return Report(
             since=self._since,
             until=now,

@@ -117,7 +117,6 @@ class WorkerLives:
             self._newest.clear()
 
     def newest(self, id: str) -> WorkerLife | None:
-        """Return the newest life of a worker."""
         with self._lock:
             return self._newest.get(id)
 

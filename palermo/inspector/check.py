@@ -37,8 +37,6 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class CheckResult(Struct, frozen=True, kw_only=True):
-    """The result of a check."""
-
     problems: tuple[str, ...] = ()
     #: Checks that couldn't be made because values are unknown.
     unknown: tuple[str, ...] = ()
@@ -66,7 +64,6 @@ class CheckResult(Struct, frozen=True, kw_only=True):
         return tuple(f"queue {row['name']} is paused" for row in self.queues if row["paused"])
 
     def line(self) -> str:
-        """The result in one line."""
         remarks = (*self.unknown, *self.paused, *filter(None, (self.silent, self.trouble)))
         if self.problems:
             return "; ".join((*self.problems, *remarks))
@@ -80,7 +77,6 @@ class CheckResult(Struct, frozen=True, kw_only=True):
         return "; ".join((seen, *remarks))
 
     def row(self) -> Row:
-        """Return the result for programs."""
         return {
             "ok": self.ok,
             "problems": list(self.problems),

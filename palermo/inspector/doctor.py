@@ -84,7 +84,6 @@ def settings_findings(settings: Settings, sources: list[SettingOrigin]) -> list[
 
 
 def row(finding: Finding) -> FindingRow:
-    """Return a finding as a row for programs."""
     return {
         "check": finding.check,
         "level": finding.level,

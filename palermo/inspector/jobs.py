@@ -231,7 +231,6 @@ class Jobs(Context):
         progress: Progress | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> list[TakenJob]:
-        """Return the jobs in a queue that match a filter."""
         self._ask(lambda broker: broker.browse(queue, limit=0), again=True)
         found: dict[str, TakenJob] = {}
         selection = self._selection(filter)

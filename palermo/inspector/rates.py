@@ -58,7 +58,6 @@ class Samples:
         self.last: Snapshot | None = None
 
     def add(self, fresh: Snapshot) -> None:
-        """Add a snapshot."""
         if self.last is not None and fresh.at > self.last.at:
             self._samples.append(difference(self.last, fresh))
         self.last = fresh
@@ -68,7 +67,6 @@ class Samples:
         return [sample for sample in self._samples if sample.at >= at]
 
     def recent(self, now: float) -> list[Sample]:
-        """All kept samples."""
         return self.since(now - self._kept)
 
     def throughput(self, now: float, over: float = RATED) -> tuple[float | None, float | None]:

@@ -51,7 +51,6 @@ def counted(number: int, retries: int) -> str:
 
 
 def _missing(ids: Iterable[str]) -> list[AlteredRow]:
-    """Return the rows of ids that aren't scheduled."""
     return [{"id": id, "state": GONE, "job": None, "queue": None, "run_at": None} for id in ids]
 
 

@@ -108,7 +108,6 @@ async def cancel(broker: Broker, ids: Sequence[str], *, by: str) -> list[Row]:
 
 
 def _running(workers: Sequence[WorkerInfo], ids: set[str]) -> dict[str, str]:
-    """Return the worker of each running job."""
     return {job.id: info.id for info in workers for job in info.jobs if job.id in ids}
 
 

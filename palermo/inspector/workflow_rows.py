@@ -25,7 +25,6 @@ _STATES = {"succeeded": "done", "failed": "failed", "cancelled": "cancelled"}
 
 
 def workflow_row(info: WorkflowInfo) -> Row:
-    """Return a workflow's row in a list."""
     return {
         "id": printable(info.id),
         "job": printable(info.job),

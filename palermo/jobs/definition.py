@@ -43,8 +43,6 @@ class JobSubscription(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class JobDefinition:
-    """A declared job."""
-
     #: The wire name: `package.module.QualName`, or the name given to the decorator.
     name: str
     #: The decorated function, or class with `process`.
@@ -98,7 +96,6 @@ class JobDefinition:
 
     @cached_property
     def policy(self) -> "RetryPolicy":
-        """The retry policy."""
         from palermo.core.retry_policy import make_policy
 
         return make_policy(

@@ -39,7 +39,6 @@ class Registry:
         self._jobs[definition.name] = definition
 
     def unregister(self, name: str) -> None:
-        """Remove a job, if it is registered."""
         self._jobs.pop(name, None)
 
     def get(self, name: str) -> "JobDefinition":
@@ -105,7 +104,6 @@ registry = Registry()
 
 
 def declaring(jobs: Registry, option: str) -> dict[str, Any]:
-    """Return the value of one option for each job that declares it."""
     found = {name: getattr(jobs.get(name), option) for name in jobs.names()}
     return {name: value for name, value in found.items() if value is not None}
 

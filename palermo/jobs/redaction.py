@@ -69,7 +69,6 @@ def masked_value(value: Any, patterns: Sequence[str]) -> Any:
 
 @lru_cache(maxsize=4_096)
 def is_hidden(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a value with this name is hidden."""
     return any(fnmatchcase(name.casefold(), pattern.casefold()) for pattern in patterns)
 
 

@@ -13,8 +13,6 @@ GAUGE, COUNTER, HISTOGRAM, INFO = "gauge", "counter", "histogram", "info"
 
 
 class Metric(Struct, frozen=True):
-    """A row of the catalogue."""
-
     #: The name in PromQL, without the _bucket, _sum and _count of a histogram.
     name: str
     kind: str

@@ -49,7 +49,6 @@ class Families(Collector):
         self._families[name].add_metric([], values)
 
     def histogram(self, name: str, durations: Durations, *labels: str) -> None:
-        """Add durations as a histogram."""
         self._families[name].add_metric(labels, buckets(durations.histogram), durations.sum)
 
     def collect(self) -> Iterable[Family]:

@@ -38,8 +38,6 @@ from palermo.settings.readers import (
 
 
 class Setting(Struct, frozen=True):
-    """A row of the table."""
-
     #: Checks and converts a value from TOML, from a variable's text, or from Python.
     read: Callable[[Any], Any]
     #: Its meaning in a sentence or two, for the reference.
@@ -350,8 +348,6 @@ class SettingValues(Struct, frozen=True, kw_only=True):
 
 
 class SettingArgumentsAndUrl(SettingArguments, total=False):
-    """All settings as arguments of a call."""
-
     url: Annotated[str | None, Setting(read_url, "Broker; see below.", hidden=True)]
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 
 class Enqueuing(Protocol):
-    """The span of an enqueue."""
-
     def traced(self, message: Message) -> Message:
         """Return the message with headers that connect its runs to this span."""
 

@@ -159,7 +159,6 @@ def run_span(provider: TracerProvider, message: Message, *, worker: str, crashed
 
 
 def flush_provider(provider: TracerProvider) -> None:
-    """Flush the provider's spans, if it supports that."""
     flush = getattr(provider, "force_flush", None)
     if flush is not None:
         with _harmless():

@@ -99,7 +99,6 @@ class _Conditions(Struct, frozen=True, kw_only=True):
 
     @property
     def everything(self) -> bool:
-        """Whether the filter has no condition."""
         return all(getattr(self, name) is None for name in self.__struct_fields__)
 
     def __str__(self) -> str:
@@ -178,7 +177,6 @@ class JobFilter(_Conditions, frozen=True, kw_only=True):
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The selected states, or () for all."""
         return tuple(self.state.split(",")) if self.state else ()
 
     @property

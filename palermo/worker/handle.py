@@ -166,7 +166,6 @@ def start_worker(
 
 
 def _settings(url: str | None, overrides: Mapping[str, Any]) -> Settings:
-    """Return this process's settings, overridden by `url` and `overrides`."""
     loaded, chosen = Settings.load(url=url, **overrides), chosen_settings()
     if chosen is None:
         return loaded

@@ -54,7 +54,6 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def replaces_processes(self) -> bool:
-        """Whether slots' processes are replaced at all."""
         return not (self.max_jobs is None and self.max_memory is None and self.max_lifetime is None)
 
     def replace_reason(self, *, jobs: int, age: float, pid: int | None) -> str:

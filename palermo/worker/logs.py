@@ -143,8 +143,6 @@ class LineWriter:
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """Writes the line of each record to a stream."""
-
     def __init__(self, stream: TextIO, formatter: "LineFormatter") -> None:
         super().__init__(stream)
         self.setFormatter(formatter)
@@ -204,7 +202,6 @@ class LineHandler(logging.StreamHandler[TextIO]):
 
 
 def _handlers(logger: logging.Logger | None) -> list[logging.Handler]:
-    """Return all handlers that get the logger's records."""
     found = list[logging.Handler]()
     while logger is not None:
         found += logger.handlers

@@ -92,7 +92,6 @@ class SlotTitle:
         self.stale = True
 
     def working(self, job: str, id: str, now: float) -> None:
-        """Show that a job has started."""
         second = int(now)
         if second != self._second:
             self._second, self._left = second, _BURST
@@ -147,7 +146,6 @@ def busy_slots(busy: int, slots: int) -> str:
 
 
 def parent_title(*, state: str, queues: str, busy: int, slots: int) -> str:
-    """Return the title of the parent process, by the worker's state."""
     match state:
         case "working":
             return f"palermo worker: {busy_slots(busy, slots)}"

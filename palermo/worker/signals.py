@@ -48,8 +48,6 @@ ShutdownAction = Literal[Action.RENEW, Action.FINISH, Action.STOP, Action.INTERR
 
 
 class SignalRow(Struct, frozen=True):
-    """A row of the table."""
-
     name: str
     action: Action
     #: The effect on the worker, for the documentation.

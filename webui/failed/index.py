@@ -85,16 +85,12 @@ Where = tuple[str, list[Any]]
 
 
 class StoredJob(Struct, frozen=True):
-    """A job from the index."""
-
     message: Message
     #: Whether the index contains the complete job.
     whole: bool
 
 
 class FailureGroup(Struct, frozen=True, kw_only=True):
-    """Failures of one kind."""
-
     fingerprint: str
     count: int
     #: Unix seconds; None if no job has a failure time.
@@ -131,7 +127,6 @@ class Index:
         self.complete, self._lost_reading = False, self._reading
 
     def close(self) -> None:
-        """Delete the index."""
         self._index.close()
 
     # -- filling
@@ -203,7 +198,6 @@ class Index:
             return [self._found(n) for (n,) in rows]
 
     def job(self, id: str) -> StoredJob | None:
-        """Return a job by its id."""
         with self._index.read():
             row = self._db.execute("select n from job where id = ?", (id,)).fetchone()
             return None if row is None else self._found(row[0])

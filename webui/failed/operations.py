@@ -69,7 +69,6 @@ class Operation(Struct, kw_only=True):
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
         return self._ended.is_set()
 
     @property
@@ -92,7 +91,6 @@ class Operation(Struct, kw_only=True):
         return max(0, (self.expected or 0) - self.taken - stay) if self.status == "done" else 0
 
     def outcome(self) -> str:
-        """The outcome in a sentence."""
         did = f"{DONE[self.action]} {self.taken:,} job{'' if self.taken == 1 else 's'}"
         parts = [did[0].upper() + did[1:]]
         if self.gone:
@@ -131,8 +129,6 @@ class Operation(Struct, kw_only=True):
 
 
 class Operations:
-    """All operations of a site."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._all: dict[str, Operation] = {}

@@ -53,6 +53,5 @@ def check_act(act: str, known: Collection[str], what: str) -> None:
 
 
 def list_query(request: Request) -> str:
-    """Return the list's query in the URL of a choice."""
     given = request.query_params.multi_items()
     return urlencode([(name, value) for name, value in given if name not in NAMES and value], safe=READABLE)

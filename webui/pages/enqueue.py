@@ -24,13 +24,11 @@ Name = Annotated[str, Query(max_length=1_000)]
 
 
 def blank_form(*, job: str = "", queue: str = "") -> ShownForm:
-    """Return an empty form for this job or queue."""
     return ShownForm("enqueue", {"job": job} | JobForm(args="[]", kwargs="{}", queue=queue).values)
 
 
 @router.get("/enqueue", name="enqueue_form")
 def form_page(request: Request, visit: Visiting, job: Name = "", queue: Name = "") -> Response:
-    """Show the form with all its fields."""
     if not visit.may(Role.OPERATOR):
         raise Refused(403, "this needs the role operator, and the pages must not be read-only.")
     return _show(request, blank_form(job=job, queue=queue))

@@ -63,8 +63,6 @@ _ACTIONS = ("requeue", "discard")
 
 
 class GroupRow(NamedTuple):
-    """A group as displayed."""
-
     group: FailureGroup
     row: Row
     #: The path of its sparkline.

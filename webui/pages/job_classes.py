@@ -75,7 +75,6 @@ def _rows(report: Report | None) -> list[Row]:
 
 @router.get("/classes/{name:palermo}", name="job_class")
 def job_class(request: Request, visit: Visiting, name: str, window: Window = Window.DAY) -> Response:
-    """Show one job class."""
     known = journal_views(visit.site)
     state = known.wait_until_read()
     running = [job for job in running_jobs(live_state(visit.site).snapshot()) if job["job"] == name]
@@ -103,7 +102,6 @@ def job_class(request: Request, visit: Visiting, name: str, window: Window = Win
 
 
 def _failures(visit: Visit, name: str) -> dict[str, Any]:
-    """Return its failed jobs in groups."""
     found = failed_jobs(visit.site)
     reading = found.view.update()
     chosen = JobFilter(job=exactly(name))

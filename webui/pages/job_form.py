@@ -41,7 +41,6 @@ class JobForm(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, row: Row) -> "JobForm":
-        """Return the form of an unchanged job."""
         return cls(args=_written(row["args"]), kwargs=_written(row["kwargs"]))
 
     @property
@@ -101,8 +100,6 @@ def missing_row(id: str, queue: str = "") -> Row:
 
 
 class FormPage(Struct, frozen=True, kw_only=True):
-    """The form's page for one purpose."""
-
     #: Its heading before the job's name, its button's text, and the text above the fields.
     title: str
     button: str

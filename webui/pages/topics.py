@@ -53,7 +53,6 @@ def replay(request: Request, visit: Visiting, group: str, topic: Text = "", age:
 
 @router.post("/topics/{group:palermo}/remove", name="remove_topics")
 def remove(request: Request, visit: Visiting, group: str) -> Response:
-    """Unsubscribe a group."""
     actions.unsubscribe(visit, group)
     return redirect(request, path(request, "topics"), f"Removed the subscription of {group}.")
 

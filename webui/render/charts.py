@@ -66,7 +66,6 @@ class Plot(Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of a part's numbers."""
         return (*self.bars.values(), *self.lines.values())
 
     @property

@@ -26,8 +26,6 @@ FatalRun = tuple[str, str | None]
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """A step of a job."""
-
     title: str
     #: ISO 8601, if known.
     at: str | None = None
@@ -92,7 +90,6 @@ _CANCELLED = "cancel scheduled"
 
 
 def _events_of_journal(job: FoundJob, life: Sequence[Row], dead: Container[FatalRun]) -> list[Event]:
-    """Return the steps from the journal's records."""
     events: list[Event] = []
     if life[0]["kind"] not in (RecordKind.ENQUEUED, RecordKind.FIRED) and job.row:
         events.append(Event(title="Enqueued", at=job.row["created_at"], detail=f"to {job.queue}"))
@@ -186,7 +183,6 @@ def _before(at: str | None, seconds: float) -> str | None:
 
 
 def _events_of_headers(job: FoundJob) -> list[Event]:
-    """Return the steps from the job's headers."""
     row = job.row or {"created_at": None, "attempts": (), "worker": None}
     begin = Event(title="Enqueued", at=row["created_at"], detail=f"to {job.queue}" if job.queue else "")
     failed = [
@@ -228,8 +224,6 @@ _WAITS_AGAIN = {
 
 
 class AttemptRow(Struct, frozen=True, kw_only=True):
-    """A run of a job."""
-
     number: int | None
     #: How it ended: done, failed, discarded, cancelled, snoozed, released, or running.
     state: str

@@ -18,8 +18,6 @@ _LIBRARY = re.compile(r"[/\\](site-packages|dist-packages)[/\\]|[/\\]lib[/\\]pyt
 
 
 class Frame(Struct, frozen=True):
-    """A frame of a traceback."""
-
     path: str
     line: int
     function: str
@@ -46,7 +44,6 @@ class Part(Struct, frozen=True):
 
 
 def parts_of(traceback: str) -> list[Part]:
-    """Return the parts of a traceback, in order."""
     parts: list[Part] = []
     library: list[Frame] = []
 

@@ -53,8 +53,6 @@ class Edge(Struct, frozen=True, kw_only=True):
 
 
 class WorkflowPicture(Struct, frozen=True, kw_only=True):
-    """The picture of a workflow."""
-
     width: float
     height: float
     nodes: tuple[Node, ...]

@@ -28,7 +28,6 @@ _USERS = (
 
 
 def new_token() -> str:
-    """Return a new random token."""
     return secrets.token_urlsafe(32)
 
 

@@ -25,8 +25,6 @@ _COOKIE = "palermo_session"
 
 
 class Session(Struct, frozen=True):
-    """A signed-in browser."""
-
     id: str
     user: User
     #: A keyed hash of the password used to sign in; "" after a sign-in with an OpenID provider.

@@ -31,8 +31,6 @@ _SHA256 = "sha256:"
 
 
 class Users(Struct, frozen=True):
-    """All users in the file."""
-
     #: The user and the password's hash, by name.
     passwords: Mapping[str, tuple[User, str]] = field(default_factory=dict)
     #: The user, by the token's hash.
@@ -101,7 +99,6 @@ def read(path: Path) -> Users:
 
 
 def password_line(name: str, role: Role, password: str, *, hasher: PasswordHasher = HASHER) -> str:
-    """Return the line for a user with a password."""
     return f"{name}:{role.word}:{hasher.hash(password)}"
 
 
@@ -112,7 +109,6 @@ def token_line(name: str, role: Role) -> tuple[str, str]:
 
 
 def token_hash(token: str) -> str:
-    """Return the hash of a token as stored in the file."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 

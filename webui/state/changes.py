@@ -61,7 +61,6 @@ def changes(site: Site, since: float, until: float, deploys: Iterable[Deploy]) -
 
 
 def _actions(known: JournalViews, since: float, until: float) -> Iterator[Change]:
-    """Yield operators' actions."""
     for row in known.audit.page(AuditFilter(since=since, until=until), limit=_ACTIONS):
         if row["at"] and row["outcome"] in (None, "done") and row["action"] != "stack":
             jobs = count(row["count"], "job") if row["count"] else ""

@@ -217,8 +217,6 @@ def _of_row(row: Row) -> FoundJob:
 
 
 class ReturnedValue(Struct, frozen=True):
-    """The return value of a job."""
-
     job: str
     value: Any
 

@@ -66,7 +66,6 @@ class JournalViews:
 
     @property
     def progress(self) -> Progress:
-        """The progress of reading."""
         return self.following.progress
 
     def wait_until_read(self, timeout: float = 0.25) -> Progress:

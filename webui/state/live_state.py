@@ -40,8 +40,6 @@ log = logging.getLogger("palermo.webui")
 
 
 class QueueSummary(Struct, frozen=True, kw_only=True):
-    """A queue as displayed."""
-
     name: str
     pending: int
     in_progress: int
@@ -58,8 +56,6 @@ class QueueSummary(Struct, frozen=True, kw_only=True):
 
 
 class QueuePage(Struct, frozen=True, kw_only=True):
-    """A page of the queues."""
-
     rows: list[QueueSummary]
     #: The queues of failed jobs, shown last on each page.
     failed: list[QueueSummary]
@@ -86,8 +82,6 @@ class Totals(Struct, frozen=True, kw_only=True):
 
 
 class LiveState:
-    """The live state of a site."""
-
     def __init__(
         self,
         inspector: Inspector,
@@ -117,7 +111,6 @@ class LiveState:
         return not unserved_text(self.snapshot(), queue)
 
     def queue_summary(self, snapshot: Snapshot, row: Row) -> QueueSummary:
-        """Return a snapshot's queue as displayed."""
         return self._summaries([row], self.oldest.of([row]), resting_queues([row], snapshot.workers))[0]
 
     def queue_page(

@@ -25,8 +25,6 @@ from palermo.webui.state.refreshing import Refreshing
 
 
 class BrokerLook(Struct, frozen=True):
-    """A check of the broker."""
-
     findings: tuple[Finding, ...] = ()
     #: When it ended, in Unix seconds; None if there has been none.
     at: float | None = None

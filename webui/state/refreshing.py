@@ -120,13 +120,11 @@ class RefreshingByKey(Generic[T]):
     """A value per key. The most recently used ones are kept."""
 
     def __init__(self, **options: Any) -> None:
-        """The options are as in Refreshing."""
         self._options = options
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, Refreshing[T]] = OrderedDict()
 
     def of(self, key: Hashable, make: Callable[[], T]) -> Refreshing[T]:
-        """Return the value of a key."""
         with self._lock:
             found = self._kept.setdefault(key, Refreshing(make, **self._options))
             self._kept.move_to_end(key)

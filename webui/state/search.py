@@ -69,8 +69,6 @@ Groups = Mapping[str, Group]
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """The result of a search."""
-
     query: JobFilter
     groups: tuple[Group, ...]
     #: The depth of the search, one of tuning.DEPTHS.
@@ -78,7 +76,6 @@ class Found(Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        """Number of jobs found."""
         return sum(group.total or 0 for group in self.groups)
 
     @property

@@ -150,7 +150,6 @@ class JobCall:
         self._items: list[tuple[Message, list[Any], dict[str, Any]] | Result] = []
 
     def add(self, message: Message, definition: JobDefinition, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Add a message with its arguments."""
         self._items.append((message, args, kwargs))
         self.definition, self.args, self.kwargs = definition, args, kwargs
         self.batched = definition.batch is not None

@@ -136,7 +136,6 @@ def _log_failed_hook(kind: str, hook: Callable[..., Any], run: JobRun) -> None:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return the function's name for the log."""
     return getattr(function, "__qualname__", None) or repr(function)
 
 

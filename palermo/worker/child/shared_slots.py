@@ -191,8 +191,6 @@ class SharedSlot:
 
 
 class SharedSlots:
-    """All slots of one child."""
-
     def __init__(
         self,
         end: socket.socket,
@@ -246,7 +244,6 @@ class SharedSlots:
             slot.executor.close()
 
     def run_in_thread(self, slot: SharedSlot, message: Message) -> None:
-        """Run the slot's message in a thread."""
         self.in_thread(slot, lambda: slot.executor.run(message, slot.reporter))
 
     def in_thread(self, slot: SharedSlot, work: Callable[[], RunResult]) -> None:

@@ -34,7 +34,6 @@ class InvalidFrame(PalermoError):
 
 
 def pack(value: tuple[Any, ...]) -> bytes:
-    """Return a frame from the parent."""
     payload = pickle.dumps(value, 5)
     return len(payload).to_bytes(HEADER, "big") + payload
 
@@ -45,7 +44,6 @@ def load(payload: bytes) -> tuple[Any, ...]:
 
 
 def pack_reply(value: dict[str, Any]) -> bytes:
-    """Return a frame to the parent."""
     payload = json.dumps(value).encode()
     return len(payload).to_bytes(HEADER, "big") + payload
 
@@ -126,7 +124,6 @@ _NOTHING_RARE = _rare(Message(id="", queue="", job=""))
 
 
 def fields_of(message: Message) -> tuple[Any, ...]:
-    """Return the fields of a message for a frame to a slot."""
     return *_usual(message), None if _rare(message) == _NOTHING_RARE else _rare_fields(message)
 
 

@@ -26,7 +26,6 @@ class SharedMarks:
         self._memory[(slot - 1) * MOST_BATCH + position] = done
 
     def done(self, slot: int, count: int) -> list[bool]:
-        """Return whether each job is marked as done."""
         start = (slot - 1) * MOST_BATCH
         return [mark == 1 for mark in self._memory[start : start + count]]
 

@@ -72,7 +72,6 @@ class JobEvents:
         self._refusal_logged_at = -math.inf
 
     def worker_started(self, info: WorkerInfo) -> None:
-        """Record that the worker has started."""
         fields = {
             "worker": info.id,
             "host": info.host,
@@ -339,7 +338,6 @@ def log_end(slot: int, message: Message, result: Result, *, began: float, ran: b
 
 
 def log_success(slot: int, message: Message, began: float, *, skipped: bool = False) -> None:
-    """Log that a job has returned or was skipped."""
     log_event(
         log,
         logging.INFO,
@@ -406,7 +404,6 @@ class Progress:
         self._unsaved: str | None = None
 
     def add(self, report: Report) -> None:
-        """Add a report of the running job."""
         if not self.runs:
             return
         self._reported = True

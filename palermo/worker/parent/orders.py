@@ -28,8 +28,6 @@ log = logging.getLogger("palermo.worker")
 
 
 class OrderRow(Struct, frozen=True):
-    """A row of the table."""
-
     action: str
     #: What the worker does.
     meaning: str

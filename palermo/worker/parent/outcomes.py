@@ -47,8 +47,6 @@ def fingerprint(message: Message) -> str:
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """The outcome of one job."""
-
     job: str
     queue: str
     result: Result
@@ -152,8 +150,6 @@ class Adoption(Enum):
 
 
 class AdoptedJobs:
-    """The jobs adopted by one worker."""
-
     def __init__(
         self,
         worker: str,

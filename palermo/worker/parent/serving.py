@@ -21,7 +21,6 @@ log = logging.getLogger("palermo.worker")
 
 
 async def served_queues(broker: Broker, selection: QueueSelection) -> list[QueueInfo]:
-    """Return the existing queues in the selection."""
     found = {queue.name: queue for queue in await broker.queues()}
     return [found[name] for name in selection.select(found) if name in found]
 

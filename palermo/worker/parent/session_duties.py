@@ -72,7 +72,6 @@ class SessionDuties:
         self._failure.set()
 
     async def end(self) -> None:
-        """End all duties of this session."""
         tasks = [*self._tasks]
         for task in tasks:
             task.cancel()

@@ -136,7 +136,6 @@ class LoopWatchdog:
         threading.Thread(target=self._watch, name="palermo-loop-watch", daemon=True).start()
 
     def close(self) -> None:
-        """Stop watching."""
         self._over.set()
         self._timer.cancel()
 
@@ -167,7 +166,6 @@ def _write_stacks() -> None:
 
 
 def thread_stacks() -> str:
-    """Return the stacks of this process's threads."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "".join(
         f"Thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"

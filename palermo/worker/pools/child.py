@@ -152,7 +152,6 @@ class Child(Process):
             self.place.end_if_idle(self)
 
     def interrupt(self, run: Run, error: JobError) -> None:
-        """Raise this error in the job."""
         if self.place.shared:
             self.write(("tell", run.slot, type(error).__name__, str(error)))
         elif (signal := _SIGNALS.get(type(error))) is not None:
