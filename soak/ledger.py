@@ -29,7 +29,6 @@ class Ledger:
         self._deleted = {fault: fault.jobs + TAKEN for fault in reasons.faults if fault.kind == "queue remade"}
         #: How often jobs ran again, by reason.
         self.duplicates: Counter[str] = Counter()
-        #: The failed jobs by class of error.
         self.errors = Counter(str(row["error"]["class"]) for row in failed)
         #: Number of jobs that were lost with a deleted queue.
         self.deleted = 0

@@ -27,7 +27,6 @@ SLOTS = 50
 class Survival:
     """The results of killing a broker with delayed jobs."""
 
-    #: Number of lost jobs.
     lost: int
     early: int
     doubled: int

@@ -195,7 +195,6 @@ def time_range(since: str | None, until: str | None) -> tuple[float, float] | No
     return first, min(last, now)
 
 
-#: The depths as text.
 ALL_DEPTHS = ", ".join(map(str, tuning.DEPTHS))
 
 

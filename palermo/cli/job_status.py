@@ -23,7 +23,6 @@ _EVERY = 2.0
 #: Maximum seconds that `status` searches the journal for a job.
 _PATIENCE = 60.0
 
-#: Shows a job's progress from its record.
 ShowProgress = Callable[[Record], None]
 
 

@@ -133,7 +133,6 @@ def totals(data: ScreenData) -> dict[str, int]:
 
 class _Column(Struct, frozen=True):
     heading: str
-    #: Returns the cell of a row.
     cell: Callable[[ScreenData, Row], str | Text]
     number: bool = False
     #: Whether long cells may be cut.
@@ -379,7 +378,6 @@ class TopKeys(Struct):
     """The choices made with the keys."""
 
     inspector: Inspector
-    #: The chosen queue, or "".
     queue: str = ""
     #: Only queues, jobs and errors whose names contain this are displayed.
     wanted: str = ""

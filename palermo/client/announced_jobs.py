@@ -16,7 +16,6 @@ log = logging.getLogger("palermo.client")
 #: Seconds until the cached announcements expire.
 FRESH = 10.0
 
-#: The announced jobs, by name.
 Announced = Mapping[str, UniqueJob]
 
 

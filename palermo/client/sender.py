@@ -74,7 +74,6 @@ class Publish:
         #: Error of the last attempt.
         self.last: BrokerUnavailable | None = None
         self.finished = False
-        #: Final error.
         self.error: BaseException | None = None
         #: Awaited by an event loop; None if a thread waits.
         self.future = future

@@ -58,7 +58,6 @@ class DemoSteps:
         self._inspector = Inspector(client)
         self._screen = screen
         self._program = program
-        #: The worker's log.
         self._log = log
         #: The enqueued jobs, one per file.
         self._jobs: list[Job] = []

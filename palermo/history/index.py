@@ -385,7 +385,6 @@ class Index:
                 parts.append(f"{column} {sign} ?")
                 given.append(bound)
         if filter.worker is not None:
-            # The batch's writer is the worker.
             writer = "(select writer from batch where first <= n order by first desc limit 1)"
             parts.append(f"{writer} in {_THESE}")
             given.append(json.dumps([name for name in self._writers if filter.fits_name("worker", name)]))

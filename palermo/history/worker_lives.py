@@ -78,7 +78,6 @@ class WorkerLives:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lives: list[WorkerLife] = []
-        #: The newest life of each id.
         self._newest: dict[str, WorkerLife] = {}
 
     def take(self, batch: RecordBatch) -> None:

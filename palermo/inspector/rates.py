@@ -40,7 +40,6 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     at: float
     queues: list[QueueRow]
     workers: list[WorkerRow]
-    #: Whether all queues are paused.
     all_paused: bool = False
     #: Why workers may be unable to answer, or can't be asked.
     trouble: Trouble | None = None

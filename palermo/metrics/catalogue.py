@@ -22,7 +22,6 @@ class Metric(Struct, frozen=True):
 
 _OUTCOME = ("queue", "job_name", "outcome")
 
-#: The metrics of the web process.
 WEB: tuple[Metric, ...] = (
     Metric("palermo_info", INFO, "The version of the web process.", ("version",)),
     Metric(
@@ -60,7 +59,6 @@ WEB: tuple[Metric, ...] = (
     Metric("palermo_journal_lost_records_total", COUNTER, "Records dropped while the journal could not be written."),
 )
 
-#: The metrics of a worker.
 WORKER: tuple[Metric, ...] = (
     Metric("palermo_worker_info", INFO, "Id of this worker.", ("worker", "version", "release", "pool")),
     Metric("palermo_worker_start_time_seconds", GAUGE, "Unix time of its start."),
@@ -78,5 +76,4 @@ WORKER: tuple[Metric, ...] = (
     Metric("palermo_worker_job_wait_seconds", HISTOGRAM, "Seconds that ready jobs waited to start.", ("queue",)),
 )
 
-#: All metrics, by name.
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (*WEB, *WORKER)}

@@ -156,7 +156,6 @@ class LocalRun:
         self.done = done
         #: Whether the job is a coroutine function.
         self.awaitable = awaitable
-        #: The timers of its limits.
         self.timers: list[asyncio.TimerHandle] = []
         #: The thread that performs it, or 0.
         self.thread = 0

@@ -34,7 +34,6 @@ _SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 
 _PR_SET_PDEATHSIG = 1
 
-#: The table row of each signal action.
 _ROWS = {row.action: row for row in SIGNALS}
 
 

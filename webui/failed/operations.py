@@ -60,7 +60,6 @@ class Operation(Struct, kw_only=True):
     taken: int = 0
     #: The ids of requeued jobs, up to the number that are followed.
     requeued: list[str] = field(default_factory=list)
-    #: The rows that the command returned.
     rows: Sequence[Any] = ()
     #: The errors of single jobs or of the whole operation.
     problems: list[PalermoError] = field(default_factory=list)

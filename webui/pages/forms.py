@@ -24,7 +24,6 @@ FORM_ERRORS = (UsageError, SerializationError, Refused)
 #: The field name for errors of the whole form.
 WHOLE = ""
 
-#: No errors.
 NO_PROBLEMS: Mapping[str, str] = MappingProxyType({})
 
 #: Names of the types of arguments, for users.

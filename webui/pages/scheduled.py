@@ -69,9 +69,7 @@ class JobList(Struct, frozen=True):
 
     #: Its route's name, also sent as `of` by its stream.
     name: str
-    #: The state of its jobs.
     state: str
-    #: The actions on its rows.
     actions: tuple[str, ...]
 
 

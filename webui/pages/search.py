@@ -26,7 +26,6 @@ from palermo.webui.threads import Router
 
 router = Router()
 
-#: The groups' titles.
 TITLES = {
     "failed": "Failed",
     "retrying": "Retrying",

@@ -71,7 +71,6 @@ Groups = Mapping[str, Group]
 class Found(Struct, frozen=True, kw_only=True):
     query: JobFilter
     groups: tuple[Group, ...]
-    #: The depth of the search, one of tuning.DEPTHS.
     depth: int
 
     @property

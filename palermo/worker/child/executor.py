@@ -191,7 +191,6 @@ class JobCall:
 
 SKIPPED = Succeeded(skipped=True)
 
-#: Awaits one of the user's coroutines.
 Wait = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
 
 #: Called with an exception that ends a run, and the run's messages.

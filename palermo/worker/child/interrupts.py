@@ -24,7 +24,6 @@ class _Asked:
 
     #: Whether it must end because the worker is stopping.
     terminated = False
-    #: Whether it was cancelled.
     cancelled = False
     #: Whether one of its loops was ended by the worker's shutdown. If so, it isn't done, whatever it returns.
     unfinished = False

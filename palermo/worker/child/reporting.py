@@ -67,7 +67,6 @@ class ReportSender:
 class Sender(Protocol):
     """Sends the reports of a process's jobs."""
 
-    #: The pid of that process.
     pid: int
 
     def put(self, reporter: "Reporter") -> None:

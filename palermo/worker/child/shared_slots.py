@@ -204,7 +204,6 @@ class SharedSlots:
         self._executor = executor
         self._threads = JobThreads(slots)
         self._slots: dict[int, SharedSlot] = {}
-        #: The busy slots, by number.
         self._busy: dict[int, SharedSlot] = {}
         self._title = Title(
             lambda: f"palermo {pool} pool: {busy_slots(len(self._busy), slots) if self._busy else 'idle'}",
@@ -376,7 +375,6 @@ class AsyncSlots:
         #: Ends the process.
         self._leave = leave
         self._frames = FrameBuffer()
-        #: The slot of each task.
         self._tasks: dict[asyncio.Task[None], SharedSlot] = {}
         self._loop = new_event_loop()
         #: Sends an answer at the end of the loop's iteration.

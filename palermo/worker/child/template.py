@@ -79,7 +79,6 @@ class Template:
         self._options = options
         self._parent = parent
         self._host = host
-        #: The pid of each slot, by number.
         self._slots: dict[int, int] = {}
         self._frames = FrameBuffer()
         self._ends: deque[int] = deque()

@@ -50,7 +50,6 @@ class BrokerSessions:
         ending: Callable[[Broker], Awaitable[None]],
     ) -> None:
         """`lost` is called when a session is given up; `ending` is awaited before any session is closed."""
-        #: The parameters for opening sessions.
         self._parameters = session
         self._give_up = give_up
         #: Number of attempts since the last good session, and when the latest session was opened.

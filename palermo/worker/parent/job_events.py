@@ -65,7 +65,6 @@ class JobEvents:
         self.recorder = recorder
         #: Counts a run for the worker's metrics at any journal level; None without metrics.
         self.count_run: CountRun | None = None
-        #: Whether each successful run is recorded.
         self._every_run = RecordKind.SUCCEEDED in recorder.wanted
         self._warned = False
         #: When a refused result was last logged, by the monotonic clock.

@@ -31,7 +31,6 @@ class OrderRow(Struct, frozen=True):
     action: str
     #: What the worker does.
     meaning: str
-    #: The values of the answer.
     answer: str
 
 

@@ -41,7 +41,6 @@ class Shutdown:
     ) -> None:
         self._options = options
         self._pool = pool
-        #: Stops taking jobs.
         self._stop_taking = stop_taking
         #: Waits until the last job is settled, and runs the shutdown hooks.
         self._finish = finish

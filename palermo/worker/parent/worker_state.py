@@ -20,7 +20,6 @@ class WorkerState(Struct, kw_only=True, eq=False):
     """The shared state and parts of one worker."""
 
     options: WorkerOptions
-    #: The queues that the worker serves.
     selection: QueueSelection
     registered: Registered
     pool: Pool

@@ -34,17 +34,14 @@ class Run(Struct, eq=False):
 
     slot: int
     message: Message
-    #: Called with its result.
     done: Callable[[RunResult], None]
     #: The child in which it is running, if any.
     child: "Child | None" = None
     #: The error with which it ends, if its child is being killed because of it.
     kill_error: JobError | None = None
-    #: Whether it was cancelled.
     cancelled: bool = False
     #: The timer of its timeout, or of the grace period after a timeout or cancellation.
     timer: asyncio.TimerHandle | None = None
-    #: The timer of its `rerun_after`.
     rerun_timer: asyncio.TimerHandle | None = None
 
 

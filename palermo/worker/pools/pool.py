@@ -9,7 +9,6 @@ from palermo.core.message import Message
 from palermo.worker.ipc.frames import Report
 from palermo.worker.registered import Registered
 
-#: Called with the result of a job.
 OnResult = Callable[[RunResult], None]
 
 #: Called with a slot and a report of its running job: progress and log lines.
