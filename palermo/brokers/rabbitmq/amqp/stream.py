@@ -18,6 +18,7 @@ contents are lost, and all sessions use the new one.
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import datetime
@@ -26,13 +27,20 @@ from typing import Any, TypeVar
 from pika import spec
 
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, RETRY_EVERY, Channel, Connection, uninterrupted
+from palermo.brokers.rabbitmq.amqp.connection import (
+    CALL_TIMEOUT,
+    RETRY_EVERY,
+    Channel,
+    Connection,
+    together,
+    uninterrupted,
+)
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, write_record
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher
 from palermo.brokers.rabbitmq.amqp.replies import NotOnThisNode
 from palermo.contract.tasks import wait_for_any
-from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -132,7 +140,9 @@ class Stream:
         while True:
             fault = None
             try:
-                if await self._is_made(connection) and await _is_sound(connection, self.name):
+                if await self._is_made(connection) and (
+                    not versions.ends_connections(connection.version) or await _is_sound(connection, self.name)
+                ):
                     self._down = None
                     return True
             except NotOnThisNode:
@@ -160,9 +170,10 @@ class Stream:
         """Whether the stream exists. Waits for one that is being created. Raises BrokerUnavailable while it is down."""
         # Query the stream before the lock: if the stream exists while the lock is free, it is complete.
         found = (await connection.probe(self.name)).exists
-        for _ in range(round(self._patience / _LOOK_EVERY) if found else 0):
+        for attempt in range(round(self._patience / _LOOK_EVERY) if found else 0):
             if not (await connection.probe(self._mark.queue)).exists:
-                break
+                # Its creation may have failed.
+                return attempt == 0 or (await connection.probe(self.name)).exists
             await asyncio.sleep(_LOOK_EVERY)
         return found
 
@@ -307,17 +318,23 @@ class Stream:
         return last
 
     async def _follow(self, connection: Connection, on_record: Callable[[Record], None]) -> "Follower | None":
-        last = await self._find_last(connection)
-        if last is None:
+        if not await self.exists(connection):
             return None
         channel = await connection.channel()
         follower = Follower(channel, on_record)
         try:
-            await follower.start(self.name, last[0], patience=CALL_TIMEOUT)
+            # Concurrently, because RabbitMQ takes milliseconds to open a stream for a consumer.
+            last, _ = await together(self._find_last(connection), follower.start(self.name))
+            if last is not None:
+                await follower.catch_up(last[0], patience=CALL_TIMEOUT)
+                return follower
+        except NotFound:  # it was deleted
+            self.made = False
         except BaseException:
             channel.abandon()
             raise
-        return follower
+        channel.abandon()
+        return None
 
     async def _publish(self, publisher: Publisher, entries: Sequence[Entry]) -> None:
         sent = [publisher.send("", self.name, properties, body) for properties, body in entries]
@@ -332,32 +349,33 @@ class Follower:
         self._on_record = on_record
         self._stream = ""
         self._caught_up = asyncio.Event()
-        #: The offset at which it counts as caught up, and that of the last entry read.
-        self._end, self._read = 0, -1
+        #: The offset at which it has caught up, once that is known, and that of the last entry read.
+        self._end, self._read = math.inf, -1
         channel.on_close(self._caught_up.set)
         # The stream was deleted, so there is nothing left to read.
         channel.raw.add_on_cancel_callback(lambda _: channel.abandon())
-
-    @property
-    def caught_up(self) -> bool:
-        """Whether it has read all entries that were written before its start."""
-        return self._caught_up.is_set()
 
     @property
     def is_open(self) -> bool:
         """Whether it is still reading."""
         return self._channel.is_open
 
-    async def start(self, stream: str, end: int, *, patience: float) -> None:
-        """Read from the first entry on; returns once the entry at offset `end` is read.
+    async def start(self, stream: str) -> None:
+        """Read from the first entry on."""
+        self._stream = stream
+        self._channel.raw.add_on_cancel_callback(self._on_cancelled_by_broker)
+        await _read(self._channel, stream, "first", self._on_message)
+
+    async def catch_up(self, end: int, *, patience: float) -> None:
+        """Return once the entry at offset `end` is read.
 
         Raises BrokerUnavailable after `patience` seconds without an entry: see `come_to_end`.
         """
-        self._stream, self._end = stream, end
-        self._channel.raw.add_on_cancel_callback(self._on_cancelled_by_broker)
-        await _read(self._channel, stream, "first", self._on_message)
+        self._end = end
+        if self._read >= end:
+            self._caught_up.set()
         if not await come_to_end(self._caught_up, lambda: self._read, patience=patience):
-            raise BrokerUnavailable(f"{stream} did not answer within {patience:g} s.")
+            raise BrokerUnavailable(f"{self._stream} did not answer within {patience:g} s.")
         if self._channel.error is not None:
             raise self._channel.error
 
@@ -433,7 +451,7 @@ async def _last_entry(connection: Connection, stream: str) -> tuple[int, float] 
             return None
         raise
     finally:
-        await channel.close()
+        channel.abandon()
 
 
 async def _read(channel: Channel, stream: str, offset: str, callback: Callable[..., None]) -> None:
