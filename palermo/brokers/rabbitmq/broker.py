@@ -202,10 +202,10 @@ class RabbitmqBroker:
         async def appear() -> None:
             # The inbox first, since every counted worker must be able to answer.
             await worker_control.listen(connection)
-            await together(steering.begin(), worker_control.begin())
+            await worker_control.begin()
 
         try:
-            await together(*readied, appear())
+            await together(*readied, steering.begin(), appear())
         except BaseException:
             await steering.close()
             raise
