@@ -19,6 +19,7 @@ from palermo.webui.security.auth import FileAuthentication
 from palermo.webui.security.user_file import UserFile, password_line, token_line, verify
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish_failed
+from tests.inspector.workflows import add_steps, step
 from tests.webui.conftest import Serve
 from tests.webui.scheduled_jobs import due, retrying, schedule
 from tests.webui.server import CHEAP, Web
@@ -179,6 +180,7 @@ def test_readers_change_nothing(settings: Settings, serve: Serve, users: tuple[P
     publish_failed(web.client, (message("bad", queue="slow"), failure()))
     schedule(web.client, due("later", 900), retrying("again", 900))
     web.inspector.recurring.put("nightly", "shop.sweep", every=3_600)
+    web.client.run(lambda broker: add_steps(broker, step("approved", signal=True)))
 
     asked = list(changing())
     statuses = []
@@ -188,15 +190,19 @@ def test_readers_change_nothing(settings: Settings, serve: Serve, users: tuple[P
         # A body that means nothing may be refused first.
         assert statuses[-1] in (403, 404, 422), (method, path)
     assert statuses.count(403) > 30
+    for action, body in (("retry", None), ("signal", {"name": "approved"})):
+        assert web.http.post(f"/api/workflows/w1/{action}", json=body).status_code == 403
     for path in ("/queues", "/failures", "/scheduled", "/retries", "/recurring", "/recurring/nightly", "/workers"):
         assert '<form method="post"' not in web.http.get(path).text, path
-    for path in ("/queues/mail", "/jobs/bad", "/jobs/later", "/jobs/again"):
+    for path in ("/queues/mail", "/jobs/bad", "/jobs/later", "/jobs/again", "/workflows/w1"):
         page = web.http.get(path)
-        assert (page.status_code, '<form method="post"' in page.text, 'name="id"' in page.text) == (200, False, False)
+        offers = ('<form method="post"', 'name="id"', "Send signal")
+        assert (page.status_code, [offer for offer in offers if offer in page.text]) == (200, [])
     assert web.http.get("/enqueue").status_code == 403
     assert len(asked) > 70
     known = web.inspector
     assert (known.queues.size("mail"), len(known.failed.list()), len(known.scheduled.list())) == (1, 1, 2)
+    assert known.workflows.show("w1")["waits_for"] == ["approved"]
 
 
 def test_the_api_takes_changes_as_json_only(web: Web) -> None:

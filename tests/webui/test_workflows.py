@@ -1,12 +1,10 @@
 """Workflows on their pages and in the API: the list, one with its graph, and what an operator does to it."""
 
 from palermo.core.workflow_rules import How, When
-from palermo.settings.settings import Settings
 from palermo.webui.render.workflow_graph import workflow_picture
 from tests.helpers import eventually
 from tests.history.written import ended, write
 from tests.inspector.workflows import add_order, add_steps, end_step, step
-from tests.webui.conftest import Serve
 from tests.webui.server import Web, text_of
 
 
@@ -71,18 +69,6 @@ def test_a_cancelled_workflow_ends(web: Web) -> None:
     assert (row["id"], row["ended_at"] is None) == ("w1", False)
     page = eventually(lambda: (found := web.http.get("/workflows/w1")).status_code == 200 and found)
     assert "<dt>Ended</dt>" in page.text
-
-
-def test_read_only_pages_change_no_workflow(settings: Settings, serve: Serve) -> None:
-    web = serve(settings, read_only=True)
-    web.client.run(add_order)
-
-    page = web.http.get("/workflows/w1")
-
-    assert (page.status_code, "Send signal" in page.text) == (200, False)
-    for action, body in (("retry", None), ("signal", {"name": "approved"})):
-        assert web.http.post(f"/api/workflows/w1/{action}", json=body).status_code == 403
-    assert web.inspector.workflows.show("w1")["waits_for"] == ["approved"]
 
 
 def row(name: str, *after: str) -> dict[str, object]:
