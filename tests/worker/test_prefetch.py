@@ -44,10 +44,3 @@ def test_jobs_that_a_killed_worker_held_run_elsewhere_once(any_rig: Rig) -> None
     # Only jobs whose acknowledgements were on their way when the worker was killed may run twice.
     assert sum(counted.values()) <= 600 + 16
     assert any_rig.errors() == {}
-
-
-def test_a_prefetch_below_one_is_refused(any_rig: Rig) -> None:
-    ended = any_rig.run("worker", "crew", "--prefetch", "0")
-
-    assert ended.returncode == 2
-    assert "--prefetch" in ended.stderr
