@@ -3,7 +3,6 @@
 import os
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,15 +16,6 @@ from tests.cli.conftest import Palermo
 from tests.harness.rig import PROGRAMS
 from tests.helpers import eventually
 from tests.inspector.jobs import message, publish
-
-
-def queue(name: str, pending: int = 0, workers: int = 0) -> dict[str, Any]:
-    return {"name": name, "pending": pending, "in_progress": 0, "workers": workers, "paused": False}
-
-
-def judged(limits: Limits, *rows: dict[str, Any], workers: int = 0, ages: dict[str, float | None] | None = None) -> str:
-    found = compare(limits, rows, workers=workers, ages=ages or {})
-    return "ok" if found.ok else found.line()
 
 
 @pytest.mark.parametrize(
@@ -45,7 +35,11 @@ def judged(limits: Limits, *rows: dict[str, Any], workers: int = 0, ages: dict[s
     ],
 )
 def test_each_limit_by_itself_and_all_that_is_wrong_in_one_line(limits: Limits, expected: str) -> None:
-    assert judged(limits, queue("mail", 5, 1), workers=2, ages={"mail": 60.0}) == expected
+    mail = {"name": "mail", "pending": 5, "in_progress": 0, "workers": 1, "paused": False}
+
+    found = compare(limits, [mail], workers=2, ages={"mail": 60.0})
+
+    assert ("ok" if found.ok else found.line()) == expected
 
 
 def test_the_first_job_of_a_queue_gives_its_age(client: Client) -> None:

@@ -30,10 +30,6 @@ def silent() -> Iterator[socket.socket]:
         yield server
 
 
-def exit_of(pid: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def interrupt(terminal: int, pid: int) -> int:
     """Press Ctrl-C until the process ends: pressed before the prompt has begun to read, it would wait for a key.
 
@@ -148,7 +144,7 @@ def test_requeue_of_all_asks_on_a_terminal_and_shows_a_bar(client: Client, url: 
         assert "3 failed jobs" in read_until(terminal, "[y/N]")
         os.write(terminal, b"y\n")
         text = read_until(terminal, "requeued 3 jobs")
-        assert exit_of(pid) == 0
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
     assert "requeue" in text.partition("requeued")[0]
     assert client.run(lambda broker: broker.browse("failed")).total == 0

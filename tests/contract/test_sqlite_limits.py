@@ -20,13 +20,8 @@ from tests.contract.tools import ids, message
 from tests.contract.workers import consume, take
 
 
-async def stand_still(broker: SqliteBroker) -> None:
-    """Stop the heartbeat of the session's worker. The `rerun_after` of its jobs is over."""
-    await overdue(broker)
-    broker._consumers[0]._beating.cancel()
-
-
 async def overdue(broker: SqliteBroker) -> None:
+    """Have the `rerun_after` of the jobs that run be over."""
     await broker._store.write(lambda db: db.execute("update job set held_until = 1 where holder is not null"))
 
 
@@ -62,7 +57,8 @@ async def test_a_job_that_is_not_run_to_its_end_hands_its_permit_on(broker: Sqli
         case "its worker is gone":
             await session.close()
         case _:
-            await stand_still(session)
+            await overdue(session)
+            session._consumers[0]._beating.cancel()
 
     assert (await permitted(other)).message.id == "2"
     await session.close()

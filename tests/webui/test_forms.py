@@ -36,11 +36,6 @@ def problems_at(page: httpx.Response) -> dict[str, str]:
     return found
 
 
-def focused(page: httpx.Response) -> list[str]:
-    """The fields that ask for the focus when the page opens."""
-    return re.findall(r'name="(\w+)"[^>]* autofocus', page.text)
-
-
 @pytest.fixture
 def resize() -> Iterator[str]:
     @palermo.job(queue="images", name="forms.Resize")
@@ -61,7 +56,7 @@ def test_each_error_of_an_enqueue_is_at_its_field_and_what_was_typed_stays(web: 
 
     assert again.status_code == 422
     assert list(problems_at(again)) == ["job", "args", "kwargs", "queue", "priority", "when"]
-    assert focused(again) == ["job"]
+    assert re.findall(r'name="(\w+)"[^>]* autofocus', again.text) == ["job"]
     for typed in ('value="a*"', 'value="12"', 'value="soon"', ">[</textarea>", ">[]</textarea>"):
         assert typed in again.text, typed
     assert web.inspector.queues.list()[0]["name"] == "failed"

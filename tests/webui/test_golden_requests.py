@@ -35,7 +35,6 @@ _VARYING = re.compile(
     r'(?<=[-~])[0-9a-f]{8}\b|((?<=operation=)|(?<="id": "))[\w-]{16}(?![\w-])|(?<="by": ")[^"@]+@[^"]+'
 )
 
-
 SECRET = b'{"args": [5], "kwargs": {"password": "hunter2"}}'
 
 

@@ -174,9 +174,6 @@ def test_what_is_not_recorded_is_said_and_how_to_record_it(web: Web, settings: S
     assert [row["id"] for row in web.inspector.jobs.list("mail")] == ["b"]
 
 
-# -- edit
-
-
 # -- the steps of a life
 
 

@@ -6,18 +6,11 @@ import socket
 import httpx
 
 from palermo.metrics.catalogue import WORKER
-from tests.harness.processes import WorkerProcess
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.metrics.scraping import Scraped
 
 TOKEN = "a-token-for-prometheus"
-
-
-def url_of(worker: WorkerProcess) -> str:
-    found = eventually(lambda: re.search(r"metrics served url=(\S+)", worker.log))
-    assert found
-    return found[1]
 
 
 def scrape(url: str) -> Scraped:
@@ -34,7 +27,7 @@ def test_a_worker_counts_what_its_jobs_do_at_every_level_of_the_journal(rig: Rig
     worker = rig.worker(
         *("--metrics-port", "0", "-c", "2"), PALERMO_METRICS_TOKEN=TOKEN, PALERMO_JOURNAL="off", PALERMO_RELEASE="v7"
     )
-    url = url_of(worker)
+    [url] = eventually(lambda: re.findall(r"metrics served url=(\S+)", worker.log))
     jobs = {"queue": "jobs", "job_name": "crew.note"}
 
     eventually(lambda: scrape(url).value("palermo_worker_jobs_processed_total", outcome="succeeded", **jobs) == 20)
