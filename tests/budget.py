@@ -33,7 +33,6 @@ RECORD = Path(__file__).with_suffix(".json")
 #: Options that are words of everyday code too, so that a search for them finds anything.
 _EVERYDAY = {"id", "queue", "name", "at", "delay", "job", "args", "kwargs", "limit", "every", "priority", "headers"}
 
-
 #: How code names a queue, a stream or an exchange of Palermo's own.
 _ON_RABBITMQ = re.compile(r'internal\([\w.]+, f?"([a-z.-]+)')
 

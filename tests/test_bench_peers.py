@@ -14,7 +14,6 @@ from benchmarks.peers.workloads import workloads
 
 pytestmark = pytest.mark.slow
 
-
 _RATE = Metric(key="rate", head="jobs/s")
 
 

@@ -23,7 +23,6 @@ from tests.rabbitmq_node import free_port
 
 pytestmark = pytest.mark.slow
 
-
 _SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 _UNIT = ROOT / "examples/systemd/palermo@.service"
 _WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))

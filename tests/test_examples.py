@@ -17,7 +17,6 @@ from tests.scale import chosen
 
 pytestmark = pytest.mark.slow
 
-
 #: The pages whose examples meet what RabbitMQ does otherwise than a file.
 ON_RABBITMQ = [
     ROOT / "README.md",

@@ -22,7 +22,6 @@ from palermo.contract import plugins
 
 pytestmark = pytest.mark.slow
 
-
 _REPOSITORY = Path(__file__).parents[1]
 _PROJECT: dict[str, Any] = tomllib.loads((_REPOSITORY / "pyproject.toml").read_text())
 _SETUPTOOLS: dict[str, Any] = _PROJECT["tool"]["setuptools"]

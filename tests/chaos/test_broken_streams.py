@@ -32,7 +32,6 @@ ENQUEUED_WITHIN, LISTED_WITHIN = 5.0, 15.0
 #: How many times the broker is killed at each instant. PALERMO_KILLS=3 asks for fewer than 20.
 TIMES = scaled(1, int(os.environ.get("PALERMO_KILLS") or 20))
 
-
 #: Seconds after its first stream in which a RabbitMQ that is killed forgets the streams.
 FORGETFUL = 2.0
 

@@ -70,7 +70,6 @@ PLAIN = (
     properties(headers=table(), reply_to=short(b"x" * 255), correlation_id=short(b"y" * 255)),
 )
 
-
 #: With headers that RabbitMQ gives to what it delivers.
 FORGED = tuple(
     properties(headers=table_of({name: value}))

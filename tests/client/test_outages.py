@@ -24,7 +24,6 @@ from tests.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.slow
 
-
 #: Seconds that publishing may take in tests where it cannot succeed, and what is allowed on top of it on a busy
 #: machine.
 TIMEOUT, SLACK = 1.0, 5.0

@@ -25,7 +25,6 @@ pytestmark = [
     pytest.mark.filterwarnings(r"ignore:Exception ignored .*<socket\.socket:pytest.PytestUnraisableExceptionWarning"),
 ]
 
-
 #: The Sentinels ask for a password, also each other.
 PASSWORD = "requirepass watching\n"
 

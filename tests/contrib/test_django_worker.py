@@ -16,7 +16,6 @@ from tests.scale import scaled
 
 pytestmark = pytest.mark.slow
 
-
 ROOT = Path(__file__).parents[2]
 
 #: Runs `manage.py` with these arguments; its output.

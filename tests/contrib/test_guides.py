@@ -11,7 +11,6 @@ from tests.doc_pages import ROOT, blocks
 
 pytestmark = pytest.mark.slow
 
-
 _FLASK = """
 import shop
 

@@ -118,7 +118,6 @@ FAILED = Message(
     ),
 )
 
-
 WAITING = Message(id="1", queue="a[1]", job="a")
 
 

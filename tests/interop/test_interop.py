@@ -22,7 +22,6 @@ _REPOSITORY = Path(__file__).parents[2]
 _GUIDE = _REPOSITORY / "docs" / "guides" / "languages.md"
 _EXAMPLES = _REPOSITORY / "examples"
 
-
 #: Of these languages only the first two are installed for the tests.
 _FIND = {
     "amqplib": clients.find_amqplib,

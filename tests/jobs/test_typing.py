@@ -22,7 +22,6 @@ from tests.typed_examples import Example, examples, folder_name
 # Each type checker reads all in one run, which takes minutes on a busy machine.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 
-
 REPOSITORY = Path(__file__).parents[2]
 TYPED = REPOSITORY / "tests" / "jobs" / "typed"
 

@@ -30,7 +30,6 @@ from tests.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.slow
 
-
 PASSWORD = "never-to-be-seen"
 
 #: The host that the server's certificates name, and one that leads to the same server.

@@ -81,7 +81,6 @@ def test_broken(palermo):
     palermo.work()
 """
 
-
 #: Plugins of this environment that take seconds to import.
 NEEDLESS = ("-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:hypothesispytest")
 

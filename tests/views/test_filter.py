@@ -88,7 +88,6 @@ ID = st.sampled_from(["f1", "F10", "2f1", "mail"])
 AT = st.integers(1_000, 1_005)
 TEXT = st.sampled_from(["f1", "F", "mail", "%", "_", "no", "NO SUCH", "strasse", "1", "a!b"])
 
-
 TIME = st.sampled_from([999, 1_000, 1_001, 1_001.5, 1_003, 1_006])
 SECONDS = st.sampled_from([0, 0.5, 1, 3])
 

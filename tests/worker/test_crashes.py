@@ -14,7 +14,6 @@ EACH = pytest.mark.parametrize("pool", ["process", "thread", "async"])
 
 SEGFAULT = "the job's process was killed by SIGSEGV (segmentation fault)"
 
-
 #: Jobs whose process dies, and what is said of it.
 DEADLY = (
     (("exits", 3), "the job's process exited with status 3 during a job"),

@@ -11,7 +11,6 @@ from tests.helpers import eventually
 
 pytestmark = pytest.mark.slow
 
-
 #: Seconds. Long enough to be written down, unless the machine is slow; see docs/guides/long-jobs.md.
 LONG_ENOUGH = 0.75
 
