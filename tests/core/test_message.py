@@ -1,7 +1,10 @@
 """Messages to headers and back: docs/internals/wire.md, header by header."""
 
+import re
 import string
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +13,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from palermo.core.failure import Attempt, Failure
+from palermo.core.header_json import dumps, loads
 from palermo.core.message import MAX_HEADERS, Message, fit_headers, from_wire, headers_size, to_headers
-from palermo.errors import HeadersTooLarge
+from palermo.core.own_headers import MAX_OWN_HEADERS, check_own_headers, is_reserved, own_headers
+from palermo.errors import EncodeError, HeadersTooLarge, OptionInvalid, StoreInvalid
 
 FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="Traceback\nValueError: no", failed_at=1_700)
 
@@ -168,3 +173,103 @@ def test_headers_that_leave_no_room_are_dropped_of_a_failed_job_or_refused() -> 
     assert fitted.extra == {"small": "kept", "dropped-headers": "huge"}
     with pytest.raises(HeadersTooLarge, match="the maximum is 126968"):
         fit_headers(a_message(extra=large))
+
+
+# -- header values in the file: whatever a header may hold comes back the same
+
+
+ANY_TEXT = st.text(st.characters())
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | ANY_TEXT
+    | st.binary()
+    | st.decimals(allow_nan=False)
+    | st.datetimes().map(lambda at: at.replace(fold=0))
+    | st.datetimes().map(lambda at: at.replace(fold=0, tzinfo=timezone(timedelta(hours=5, minutes=30)))),
+    lambda inner: st.lists(inner) | st.dictionaries(ANY_TEXT | st.just("$"), inner),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(ANY_TEXT | st.just("$"), VALUES))
+def test_every_value_comes_back_the_same(values: dict[str, Any]) -> None:
+    text = dumps(values)
+
+    assert text.isascii()
+    assert repr(loads(text)) == repr(values)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [2**64, -(2**20_000), float("inf"), -0.0, Decimal("NaN"), {"$": "bytes", "v": "AA=="}, {"$": {"$": 1}}, "\0\ud800"],
+    ids=range(8),
+)
+def test_odd_values_come_back_the_same(value: Any) -> None:
+    (found,) = loads(dumps({"odd": value})).values()
+
+    assert (type(found), found == value or str(found) == str(value)) == (type(value), True)
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, {1: "a"}, 1j], ids=["object", "set", "number as name", "complex"])
+def test_what_no_header_can_hold_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(EncodeError, match=r"header \['tenant'\]\[0\]"):
+        dumps({"tenant": [value]})
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(EncodeError, match="nested too deeply"):
+        dumps({"endless": endless})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"a":{"$":"moon"}}', '{"a":{"$":"decimal","v":"x"}}', '{"a":{"$":"int"}}']
+)
+def test_headers_changed_by_hand_are_said_to_be_unreadable(text: str) -> None:
+    with pytest.raises(StoreInvalid, match="headers of a message"):
+        loads(text)
+
+
+# -- headers of one's own: which names and values can travel with a job
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_text_numbers_and_bools_travel_and_only_they_are_shown() -> None:
+    given = {"request-id": "ü", "X-Shard": 7, "weight": 0.5, "trial": True, "most": 2**63 - 1}
+
+    assert check_own_headers(given) == given
+    assert own_headers({"parent-id": "p", "x-death": [], "traceparent": "0", **given}) == given
+
+
+_USED = ("queue", "Tenant", "parent-id", "tick", "limit", "unique", "x-death", "X-Death", "CC")
+
+
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        *(({name: "x"}, f"header '{name}' is reserved for Palermo or RabbitMQ") for name in _USED),
+        *(({name: "x"}, "must be 1 to 128 bytes of printable text") for name in ("", "a\n", "n" * 129, 7)),
+        *(
+            ({"x": value}, r"header 'x' is .*; give text, a number or a bool")
+            for value in (None, b"x", ["x"], {"a": 1}, float("nan"), 2**63)
+        ),
+        ({f"header-{number}": "x" * 100 for number in range(20)}, f"the maximum is {MAX_OWN_HEADERS:,}"),
+        ("request-id=7", "is not a dict"),
+    ],
+)
+def test_headers_that_cannot_travel_are_refused(headers: object, told: str) -> None:
+    with pytest.raises(OptionInvalid, match=told):
+        check_own_headers(headers)
+
+
+def test_every_header_of_the_wire_format_is_refused() -> None:
+    wire = (ROOT / "docs" / "internals" / "wire.md").read_text()
+    rows = re.findall(r"^\| .*?headers? ((?:`[a-z_-]+`(?:, )?)+) \|", wire, re.MULTILINE)
+    failed = re.findall(r"^\| `([a-z-]+)` \|", wire[wire.index("## A failed job") :], re.MULTILINE)
+    documented = {*failed, *(name for row in rows for name in re.findall(r"`([a-z_-]+)`", row))}
+
+    assert {"tenant", "recurring", "unique-linger", "traceparent", "stack-trace"} <= documented
+    assert {name for name in documented if not is_reserved(name)} == set()
