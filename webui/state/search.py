@@ -107,9 +107,11 @@ class RunningSearch:
     """The parts of a search, which run simultaneously because they mostly wait for the broker."""
 
     def __init__(self, visit: Visit, query: JobFilter, *, limit: int, depth: int, soon: bool = False) -> None:
-        """With `soon`, scheduled jobs may be a few seconds old. For pages, which repeat the search."""
-        self._query, self._depth, self._limit = query, depth, limit
-        self._wanted = _wanted(query)
+        """With `soon`, scheduled jobs may be a few seconds old, which is enough for pages that repeat the search."""
+        self._query = query
+        self._depth = depth
+        self._limit = limit
+        self._wanted = wanted = _wanted(query)
         live = live_state(visit.site)
         # One more, because a look at the running jobs asks nothing.
         pool = ThreadPoolExecutor(tuning.AT_ONCE + 1)
