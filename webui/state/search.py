@@ -108,12 +108,10 @@ class RunningSearch:
 
     def __init__(self, visit: Visit, query: JobFilter, *, limit: int, depth: int, soon: bool = False) -> None:
         """With `soon`, scheduled jobs may be a few seconds old, which is enough for pages that repeat the search."""
-        self._query = query
-        self._depth = depth
-        self._limit = limit
-        self._wanted = wanted = _wanted(query)
+        self._query, self._depth, self._limit = query, depth, limit
+        self._wanted = _wanted(query)
         live = live_state(visit.site)
-        # One more, because a look at the running jobs asks nothing.
+        # One more thread, because reading the running jobs asks no broker.
         pool = ThreadPoolExecutor(tuning.AT_ONCE + 1)
         # The search starts with the queues of the last snapshot, which may be old, and adds those that only the new one
         # has.
