@@ -120,7 +120,7 @@ def _write(level: int, event: str, visit: Visit, what: dict[str, object]) -> Non
 
 @contextmanager
 def audited_action(visit: Visit, action: str, **what: object) -> Iterator[dict[str, object]]:
-    """Check the user's role, and write the outcome of the action to the audit log. What it makes stale is read again.
+    """Check the user's role, write the outcome to the audit log, and clear the caches that the action makes stale.
 
     The value of the context is a dictionary, to which the body can add facts for the log. Raises Refused (403) if the
     user lacks the role or the site is read-only.
@@ -154,7 +154,7 @@ def _act(
     told: Callable[[T], Mapping[str, object]] = lambda _: {},
     **what: object,
 ) -> T:
-    """Do an action that takes no time, and return what it returns; `told` makes the facts of that for the log."""
+    """Perform a short action and return its result. `told` returns facts about the result for the log."""
     with audited_action(visit, action, **what) as facts:
         done = act(visit.inspector)
         facts |= told(done)
