@@ -1,7 +1,7 @@
 # Palermo's command as a small image: `docker build -t palermo .`, and then
 #   docker run -e PALERMO_URL=amqp://… -v ./jobs:/app:ro palermo worker my_jobs
 
-# Python 3.13.15. docker-compose.yml says how to renew the digest.
+# Python 3.13.15. docker-compose.yml explains how to update the digest.
 FROM python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b AS build
 WORKDIR /source
 COPY pyproject.toml uv.lock README.md LICENSE ./
@@ -21,10 +21,10 @@ FROM python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa
 COPY --from=build /opt/palermo /opt/palermo
 RUN useradd --system --no-create-home --home-dir /app palermo
 ENV PATH=/opt/palermo/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-# The jobs' modules go here: the current directory is importable for a worker.
+# Put the jobs' modules here: a worker can import from the current directory.
 WORKDIR /app
 USER palermo
-# Healthy is a container with a worker that answers through the broker. For one worker of several: check --pidfile.
+# A container is healthy if its worker answers through the broker. For one of several workers, use check --pidfile.
 HEALTHCHECK --interval=15s --timeout=10s --start-period=30s CMD palermo check --this-host
 ENTRYPOINT ["palermo"]
 CMD ["--help"]

@@ -100,7 +100,7 @@ def deployed() -> Iterator[tuple[Path, str]]:
                 yield from ((path, shlex.join(probe["exec"]["command"])) for probe in probes if "exec" in probe)
     unit = UNIT.read_text()
     [program] = re.findall(r"^ExecStart=\S*/(palermo .*)$", unit, re.MULTILINE)
-    [example] = re.findall(r"^#   WORKER_OPTIONS=(.*)$", unit, re.MULTILINE)
+    [example] = re.findall(r'^#   WORKER_OPTIONS="(.*)"$', unit, re.MULTILINE)
     yield UNIT, program.replace("$WORKER_OPTIONS", example)
 
 
