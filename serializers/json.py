@@ -72,7 +72,7 @@ class JsonSerializer:
             value = _read(data, classes)
         # The count is cheap, and few bodies have enough brackets to be that deep.
         if data.count(b"[") + data.count(b"{") > MAX_DEPTH and too_deep(value):
-            raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.")
+            raise DecodeError(f"the body is nested more than {MAX_DEPTH} levels deep.")
         return value
 
 
@@ -97,7 +97,7 @@ def _read(data: bytes, classes: Mapping[str, type]) -> object:
         if end != len(text):
             raise json.JSONDecodeError("Extra data", text, end)
     except RecursionError as error:
-        raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.") from error
+        raise DecodeError(f"the body is nested more than {MAX_DEPTH} levels deep.") from error
     except ValueError as error:
         raise DecodeError(f"the body is not JSON: {error}") from error
     return value
@@ -120,5 +120,7 @@ def _restored(found: dict[str, Any], *, classes: Mapping[str, type]) -> object:
     if TAG not in found:
         return found
     if "value" not in found or not found.keys() <= {TAG, "class", "value"}:
-        raise DecodeError(f'the body has a "{TAG}" that Palermo did not write, with the keys {sorted(found)!r:.120}.')
+        raise DecodeError(
+            f'the body contains a "{TAG}" object that Palermo did not write; its keys are {sorted(found)!r:.120}.'
+        )
     return restored(found[TAG], found["value"], found.get("class"), classes)

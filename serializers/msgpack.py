@@ -75,11 +75,11 @@ class MsgpackSerializer:
             # strict_map_key would reject all keys except text and bytes.
             value = msgpack.unpackb(data, strict_map_key=False, timestamp=3, **hooks)
         except RecursionError as error:
-            raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.") from error
+            raise DecodeError(f"the body is nested more than {MAX_DEPTH} levels deep.") from error
         except (ValueError, TypeError, OverflowError) as error:  # TypeError: a list as a key
             raise DecodeError(f"the body is not msgpack: {type(error).__name__}: {error}") from error
         if too_deep(value):
-            raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.")
+            raise DecodeError(f"the body is nested more than {MAX_DEPTH} levels deep.")
         return value
 
 
@@ -92,5 +92,5 @@ def _restored(found: dict[Any, Any], *, mark: object, classes: Mapping[str, type
     if mark not in found:
         return found
     if "value" not in found or not found.keys() <= {mark, "class", "value"}:
-        raise DecodeError("the body has a map with a key of extension type 80 that Palermo did not write.")
+        raise DecodeError("the body contains a map that Palermo did not write. One of its keys has extension type 80.")
     return restored(found[mark], found["value"], found.get("class"), classes)

@@ -190,7 +190,7 @@ def _tagged(value: Any, form: Format, room: int) -> object:
         except ValueError as error:
             raise _Unwritable(str(error)) from None
     if not room:
-        raise _Unwritable(f"is nested more than {MAX_DEPTH} deep, or contains itself; pass a flatter value.")
+        raise _Unwritable(f"is nested more than {MAX_DEPTH} levels deep, or contains itself; pass a flatter value.")
     if kind is list:
         return _items(value, form, room)
     if kind in _COLLECTIONS.values():

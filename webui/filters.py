@@ -108,7 +108,7 @@ def state_filter(given: Mapping[str, str]) -> ListFilter[JobFilter]:
     """Like `list_filter`, for a list of jobs in one state. Raises Refused (422) for a filter with a state."""
     asked = list_filter(given)
     if asked.filter.state:
-        raise Refused(422, f"all jobs of this list have the same state. Remove state:{asked.filter.state}.")
+        raise Refused(422, f"all jobs in this list have the same state. Remove state:{asked.filter.state}.")
     return asked
 
 
@@ -191,7 +191,7 @@ def time_range(since: str | None, until: str | None) -> tuple[float, float] | No
     if not first < min(last, now):
         raise Refused(422, f"since ({since[:40]}) must be earlier than until ({(until or 'now')[:40]}).")
     if last - first > tuning.DAY:
-        raise Refused(422, "a range can have at most 24 hours. For more, choose a day, a week or a month.")
+        raise Refused(422, "a range can span at most 24 hours. For a longer one, choose a day, a week or a month.")
     return first, min(last, now)
 
 

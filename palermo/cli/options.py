@@ -178,7 +178,7 @@ def parsed_json(text: str | None, option: str) -> Any:
     try:
         return json.loads(text, parse_constant=_no_constant)
     except RecursionError:
-        raise misuse(f"{option} is nested too deep.") from None
+        raise misuse(f"{option} is nested too deeply.") from None
     except ValueError as error:
         quotes = " JSON has double quotes around text." if "'" in text else ""
         raise misuse(f"{option} is not JSON: {error}.{quotes}") from None

@@ -338,7 +338,7 @@ def _unique_key(call: JobCall, chosen: Mapping[str, Any], serializers: Serialize
     try:
         written = given.encode()
     except UnicodeEncodeError:
-        raise OptionInvalid(f"unique_key={given!r} of job {name!r} cannot be written as UTF-8.") from None
+        raise OptionInvalid(f"unique_key={given!r} of job {name!r} cannot be encoded as UTF-8.") from None
     return f"{name}:{given}" if len(written) <= _MAX_KEY else f"{name}:{_hashed(written)}"
 
 

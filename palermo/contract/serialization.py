@@ -336,8 +336,15 @@ class Serializers:
 
         def read(value: Value) -> object:
             serializer = self.get(value.content_type)
-            if accept.signed_only or not accept.permits(serializer):
-                raise MediaTypeRefused(f"the output of a step is {value.content_type}, which is not accepted here.")
+            if accept.signed_only:
+                raise MediaTypeRefused(
+                    "the output of a step is not signed, but this worker accepts only signed messages."
+                )
+            if not accept.permits(serializer):
+                raise MediaTypeRefused(
+                    f"the output of a step has the content type {value.content_type}, which this worker does not"
+                    f" accept. If you trust the publisher, add --accept {serializer.name}."
+                )
             return serializer.loads(value.body, classes)
 
         return loaded(value, read, own)
@@ -365,8 +372,8 @@ class Serializers:
         serializer = self.get(kind)
         if not serializer.safe:
             raise MediaTypeRefused(
-                f"message {message.id} is {kind} and is not decoded for display, because decoding could run foreign"
-                " code."
+                f"message {message.id} has the content type {kind}, which is not decoded for display, because decoding"
+                " could run foreign code."
             )
         return serializer.loads(body, FOR_DISPLAY)
 
@@ -453,8 +460,8 @@ class Serializers:
         known = {each.media_type: each for each in self._formats.serializers.values()}
         accepted = ", ".join(sorted(name for name, each in known.items() if accept.permits(each))) or "nothing"
         return MediaTypeRefused(
-            f"message {message.id} is {kind} but this worker accepts only {accepted}. If you trust the publisher, add"
-            f" --accept {serializer.name}."
+            f"message {message.id} has the content type {kind}, but this worker accepts only {accepted}. If you trust"
+            f" the publisher, add --accept {serializer.name}."
         )
 
     def _decompressed(self, message: Message, most: int = MAX_DECOMPRESSED) -> bytes:

@@ -29,9 +29,9 @@ def check_arguments(args: object, kwargs: object) -> None:
     A string is refused although it is a sequence: its characters would become the arguments.
     """
     if not isinstance(args, Sequence) or isinstance(args, (str, bytes, bytearray)):
-        raise ArgumentsInvalid(f"args is {repr(args)[:80]}, of type {type(args).__name__}; give a list or a tuple.")
+        raise ArgumentsInvalid(f'"args" is {repr(args)[:80]}, of type {type(args).__name__}; give a list or a tuple.')
     if not isinstance(kwargs, Mapping):
-        raise ArgumentsInvalid(f"kwargs is {repr(kwargs)[:80]}, of type {type(kwargs).__name__}; give a dict.")
+        raise ArgumentsInvalid(f'"kwargs" is {repr(kwargs)[:80]}, of type {type(kwargs).__name__}; give a dict.')
 
 
 def single(args: Sequence[object], kwargs: Mapping[str, object], job: str) -> tuple[object, str]:
@@ -66,11 +66,11 @@ def unpack(value: object, arguments: str, *, one: bool = False) -> tuple[list[ob
                     and all(isinstance(k, str) for k in kwargs)
                 ):
                     return list(args), dict(kwargs)
-            raise DecodeError('header arguments is "both", but the body is not {"args": [...], "kwargs": {...}}.')
+            raise DecodeError('the header "arguments" is "both", but the body is not {"args": [...], "kwargs": {...}}.')
         case "":
             pass
         case _:
-            raise DecodeError(f'header arguments is {arguments[:40]!r}; it must be absent or "both".')
+            raise DecodeError(f'the header "arguments" is {arguments[:40]!r}; it must be absent or "both".')
     match value:
         case None:
             return [], {}

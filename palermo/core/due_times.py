@@ -87,7 +87,7 @@ class Bucket(Struct, frozen=True, order=True):
                 found = cls(level, int(number))
                 if str(found) == text:
                     return found
-        raise ValueError(f"{text!r} names no bucket")
+        raise ValueError(f"{text!r} is not a bucket name")
 
 
 def intake_of(due: float, present: float) -> Intake | None:

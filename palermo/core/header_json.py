@@ -36,7 +36,7 @@ def to_json(value: HeaderValue, path: str = "") -> Any:
         case Mapping():
             for key in value:
                 if not isinstance(key, str):
-                    raise EncodeError(f"header {path or '(top)'} has a key {key!r} that is not text.")
+                    raise EncodeError(f"header {path or '(top)'} has a key {key!r} that is not a string.")
             plain = {
                 key: item if type(item) in _FLAT else to_json(item, f"{path}[{key!r}]") for key, item in value.items()
             }

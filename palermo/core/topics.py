@@ -166,11 +166,11 @@ def _reached(words: list[str], at: set[int]) -> set[int]:
 def _words(topic: object) -> list[str]:
     rule = "A topic is words separated by dots, such as 'tracker.artifact.updated', up to 255 bytes"
     if not isinstance(topic, str) or not topic:
-        raise TopicInvalid(f"topic {topic!r} is not text. {rule}.")
+        raise TopicInvalid(f"topic {topic!r} is not a string. {rule}.")
     try:
         size = len(topic.encode())
     except UnicodeEncodeError:
-        raise TopicInvalid(f"topic {topic!r} cannot be written as UTF-8. {rule}.") from None
+        raise TopicInvalid(f"topic {topic!r} cannot be encoded as UTF-8. {rule}.") from None
     words = topic.split(".")
     if size > MAX_TOPIC_BYTES or topic != topic.strip() or not all(words):
         raise TopicInvalid(f"topic {topic[:80]!r} ({size} bytes) is invalid. {rule}, none of them empty.")

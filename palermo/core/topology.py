@@ -69,11 +69,11 @@ def check_queue_name(name: object, *, controls: bool = False) -> str:
     """
     rule = "Names are 1 to 127 bytes of UTF-8 without control characters or spaces at either end"
     if not isinstance(name, str):
-        raise QueueNameInvalid(f"queue name {name!r} is not text. {rule}.")
+        raise QueueNameInvalid(f"queue name {name!r} is not a string. {rule}.")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise QueueNameInvalid(f"queue name {name!r} cannot be written as UTF-8. {rule}.") from None
+        raise QueueNameInvalid(f"queue name {name!r} cannot be encoded as UTF-8. {rule}.") from None
     if not 1 <= size <= MAX_QUEUE_NAME_BYTES:
         raise QueueNameInvalid(f"queue name {name[:40]!r} has {size} bytes. {rule}.")
     on_broker = name.removeprefix(LITERAL)
@@ -160,11 +160,11 @@ def check_id(id: object) -> str:
     """Return the id if it is valid for a job: text of 1 to 255 bytes. Raises IdInvalid."""
     rule = "An id is text of 1 to 255 bytes"
     if not isinstance(id, str):
-        raise IdInvalid(f"job id {id!r} is not text. {rule}.")
+        raise IdInvalid(f"job id {id!r} is not a string. {rule}.")
     try:
         size = len(id.encode())
     except UnicodeEncodeError:
-        raise IdInvalid(f"job id {id!r} cannot be written as UTF-8. {rule}.") from None
+        raise IdInvalid(f"job id {id!r} cannot be encoded as UTF-8. {rule}.") from None
     if not 1 <= size <= MAX_ID_BYTES:
         raise IdInvalid(f"job id {id[:40]!r} has {size} bytes. {rule}.")
     return id

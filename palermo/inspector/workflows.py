@@ -15,7 +15,7 @@ from palermo.inspector.judges import TakenJob
 from palermo.inspector.workflow_rows import info_of_record, step_rows, workflow_row
 
 #: Why a failed workflow has no failed job.
-_NO_JOB = "it was discarded or cancelled, ran out of time, or got no signal in time. Enqueue a new workflow"
+_NO_JOB = "The job was discarded or cancelled, or the workflow missed a deadline or a signal. Enqueue a new workflow."
 
 
 class Workflows(Context):
@@ -61,8 +61,9 @@ class Workflows(Context):
                 raise error
         if not taken:
             state = "failed" if ids else self.show(id)["state"]
-            why = _NO_JOB if state == "failed" else f"it is {state}"
-            raise UsageError(f"workflow {id} has no failed job to requeue: {why}.")
+            if state != "failed":
+                raise UsageError(f"workflow {id} is {state} and has no failed job to requeue.")
+            raise UsageError(f"workflow {id} has no failed job left to requeue. {_NO_JOB}")
         self._record("retry workflow", ids=[id], at=clock.now())
         return taken
 

@@ -336,11 +336,11 @@ def check_job_name(name: object) -> str:
     """Return the name if it is valid as a wire name. Raises OptionInvalid."""
     rule = "A job's name is text of 1 to 255 bytes without spaces at either end"
     if not isinstance(name, str):
-        raise OptionInvalid(f"job name {name!r} is not text. {rule}.")
+        raise OptionInvalid(f"job name {name!r} is not a string. {rule}.")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise OptionInvalid(f"job name {name!r} cannot be written as UTF-8. {rule}.") from None
+        raise OptionInvalid(f"job name {name!r} cannot be encoded as UTF-8. {rule}.") from None
     if not 1 <= size <= MAX_JOB_NAME_BYTES or name != name.strip():
         raise OptionInvalid(f"job name {name[:80]!r} ({size} bytes) cannot be used. {rule}.")
     return name

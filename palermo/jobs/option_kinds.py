@@ -44,7 +44,7 @@ class Text(Kind, frozen=True):
 
     def read(self, name: str, value: Any) -> Any:
         if not isinstance(value, str):
-            raise OptionInvalid(f"option {name}={value!r} is not text; give the name of a {name}, such as 'json'.")
+            raise OptionInvalid(f"option {name}={value!r} is not a string; give the name of a {name}, such as 'json'.")
         return value
 
 

@@ -94,7 +94,9 @@ def terminated() -> JobTerminated:
 
 def rerun_timeout(seconds: float) -> RerunTimeout:
     """The error of a run that is killed after its `rerun_after`."""
-    return RerunTimeout(f"the job's process was killed: it was still running after its rerun_after of {seconds:g} s")
+    return RerunTimeout(
+        f"the job's process was killed, because it was still running after its rerun_after of {seconds:g} s"
+    )
 
 
 def resident(pid: int) -> int:

@@ -389,10 +389,10 @@ def test_palermo_inspector_is_a_call_also_after_its_module_is_imported(client: C
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"args": "cat.png"}, "args is 'cat.png', of type str"),
+        ({"args": "cat.png"}, "\"args\" is 'cat.png', of type str"),
         ({"args": b"cat.png"}, "of type bytes; give a list or a tuple"),
         ({"args": {"cat.png": 1}}, "of type dict; give a list or a tuple"),
-        ({"args": 7}, "args is 7, of type int"),
+        ({"args": 7}, '"args" is 7, of type int'),
         ({"kwargs": ["width"]}, "of type list; give a dict"),
     ],
 )

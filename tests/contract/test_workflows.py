@@ -169,7 +169,7 @@ def test_a_failed_workflow_goes_on_when_its_jobs_are_requeued(site: Palermo) -> 
 
     assert job.result(timeout=10) == "17: paid 17, b'box 17'"
     assert jobs.ran == ["charge", "pack", "pack", "receipt"]
-    with pytest.raises(UsageError, match="no failed job to requeue: it is done"):
+    with pytest.raises(UsageError, match="is done and has no failed job to requeue"):
         workflows.retry(job.id)
 
 
@@ -305,7 +305,7 @@ def test_a_retry_leaves_out_discarded_jobs(site: Palermo) -> None:
     assert [taken.id for taken in site.inspector().workflows.retry(job.id)] == [us]
     site.work_until_idle()
     site.inspector().failed.discard(us)
-    with pytest.raises(UsageError, match="no failed job to requeue: it was discarded"):
+    with pytest.raises(UsageError, match=r"no failed job left to requeue\. The job was discarded"):
         site.inspector().workflows.retry(job.id)
 
 

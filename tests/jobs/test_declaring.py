@@ -116,7 +116,7 @@ def test_a_class_is_no_job_until_it_is_decorated_itself() -> None:
         ({"autoretry_for": OSError}, r"has no option 'autoretry_for'. Did you mean 'retry_on'\?"),
         ({"countdown": 5}, r"has no option 'countdown'. Did you mean 'delay'\?"),
         ({"arguments": "both"}, "arguments='both' is invalid"),
-        ({"serializer": 3}, "serializer=3 is not text"),
+        ({"serializer": 3}, "serializer=3 is not a string"),
         ({"timeout": 0}, "timeout=0 is not a duration; give seconds above 0"),
         ({"timeout": True}, "timeout=True is not a duration"),
         ({"expires": float("inf")}, "expires=inf is not a duration"),
@@ -134,7 +134,7 @@ def test_a_class_is_no_job_until_it_is_decorated_itself() -> None:
         ({"default": "yes"}, "neither True nor False"),
         ({"name": ""}, "job name ''"),
         ({"name": "x" * 256}, "256 bytes"),
-        ({"name": "\ud800"}, "cannot be written as UTF-8"),
+        ({"name": "\ud800"}, "cannot be encoded as UTF-8"),
     ],
 )
 def test_an_option_that_means_nothing_is_refused(options: dict[str, Any], text: str) -> None:

@@ -93,7 +93,7 @@ def test_a_value_too_deep_or_in_itself_is_refused_and_no_recursion_error(seriali
     values = [row, table, *(nested(depth, in_it) for depth in (100, 100_000) for in_it in (1, {}, Color.RED))]
 
     for value in values:
-        assert "nested more than 100 deep, or contains itself" in refused([value], {}, serializer)
+        assert "nested more than 100 levels deep, or contains itself" in refused([value], {}, serializer)
 
 
 def test_pickle_names_the_culprit_too() -> None:

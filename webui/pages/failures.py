@@ -362,7 +362,7 @@ def outcome_response(request: Request, done: Operation, back: str) -> Response:
 def _filter(text: str) -> JobFilter:
     wanted = list_filter({"filter": text}).filter
     if wanted.until is None:
-        raise Refused(422, "the form selects no jobs. Go back and select some.")
+        raise Refused(422, "no job is selected. Go back and select at least one.")
     return wanted
 
 

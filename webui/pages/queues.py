@@ -320,7 +320,7 @@ def _each(queues: list[str] | None, act: Callable[[str], object]) -> tuple[list[
     Raises Refused (422) if none is selected.
     """
     if not queues:
-        raise Refused(422, "no queue is selected. Go back and select some.")
+        raise Refused(422, "no queue is selected. Go back and select at least one.")
     done, gone = list[str](), list[str]()
     for name in dict.fromkeys(queues):
         try:

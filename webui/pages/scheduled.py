@@ -159,7 +159,7 @@ def act(
     check_act(act, job_list.actions, _WHAT)
     ids = list(dict.fromkeys(id or ()))
     if not ids and not all:
-        raise Refused(422, "the form selects no jobs. Go back and select some.")
+        raise Refused(422, "no job is selected. Go back and select at least one.")
     which: Which = ids or asked_jobs(job_list, {"filter": filter}).filter
     check_typed(typed, number, len(ids))
     problems = Problems()
@@ -401,7 +401,11 @@ def _moment(moment: Moment) -> dict[str, float]:
     Raises Refused (422), OptionInvalid.
     """
     if [moment.at, moment.delay, moment.later].count(None) != 2:
-        raise Refused(422, 'give the time: {"at": "2026-12-01T09:00Z"}, {"delay": 300} or {"later": 3600}.')
+        raise Refused(
+            422,
+            'give exactly one of "at", "delay" and "later", such as {"at": "2026-12-01T09:00Z"}, {"delay": 300} or'
+            ' {"later": 3600}.',
+        )
     if moment.later is not None:
         return {"later": times.delay_seconds(moment.later)}
     if moment.delay is not None:

@@ -115,7 +115,7 @@ def act(
     check_act(act, actions.ON_WAITING, _WHAT)
     ids = list(dict.fromkeys(id or ()))
     if not ids and not all:
-        raise Refused(422, "the form selects no jobs. Go back and select some.")
+        raise Refused(422, "no job is selected. Go back and select at least one.")
     which: WaitingJobs = ids or list_filter({"filter": filter}).filter
     check_typed(typed, number, len(ids))
     problems, to = Problems(), queue.strip() if act == "move" else None

@@ -211,7 +211,7 @@ def control(
         raise Refused(404, f"there is no command {action[:80]!r} for workers.")
     chosen = list(dict.fromkeys(each for each in worker or () if each))
     if number > 1 and not chosen:
-        raise Refused(422, "the form selects no workers. Go back and select some.")
+        raise Refused(422, "no worker is selected. Go back and select at least one.")
     if len(chosen) > 1 and action in _TYPED and typed.strip() != str(len(chosen)):
         meant = count(len(chosen), "worker")
         raise Refused(422, f"{meant} are selected, but you typed {typed!r}. Go back and type {len(chosen)}.")

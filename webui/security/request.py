@@ -261,7 +261,8 @@ def check_media_type(headers: Headers, body: bytes, wanted: str) -> None:
     """Raise Refused (415) if the Content-Type isn't `wanted`. A request without a body needs none."""
     given = media_type(headers)
     if given != wanted and (given or body):
-        raise Refused(415, f"send {wanted}, not {given or 'a body without Content-Type'}.")
+        fault = f"the Content-Type is {given}" if given else "the request has a body, but no Content-Type"
+        raise Refused(415, f"{fault}. Send {wanted}.")
 
 
 def check_fields(body: bytes) -> None:

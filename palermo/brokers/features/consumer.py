@@ -373,7 +373,7 @@ class StepConsumer(abc.ABC):
 
     def _delivery_lost(self, delivery: Delivery) -> DeliveryLost:
         return DeliveryLost(
-            f"job {delivery.message.id} is no longer held by this worker: it was already settled or requeued."
+            f"job {delivery.message.id} is no longer held by this worker, because it was already settled or requeued."
         )
 
     def _went_back(self, delivery: Delivery) -> DeliveryLost:

@@ -412,11 +412,12 @@ class Executor:
             raise HeaderInvalid(f"{message.defect}. Fix the program that published job {message.id}.")
         if message.expires_at is not None and self._now() >= message.expires_at:
             late = self._now() - message.expires_at
-            raise JobExpired(f"job {message.id} was not started in time: it expired {late:.1f} s ago.")
+            raise JobExpired(f"job {message.id} expired {late:.1f} s ago, before a worker started it.")
         if not message.job:
             raise JobUnnamed(
-                f"message {message.id} names no job: it has no header job-class. Fix the program that published it, or"
-                f" declare a default job for the queue: @palermo.job(queue={message.queue!r}, default=True)."
+                f'message {message.id} does not name a job, because it has no header "job-class". Fix the program that'
+                f" published it, or declare a default job for the queue:"
+                f" @palermo.job(queue={message.queue!r}, default=True)."
             )
         definition = self._registry.find(message.job) or own_job(message.job) or self._loaded(message)
         if message.extra and message.topic and definition.subscribes is None:

@@ -402,7 +402,7 @@ def read_json(body: bytes) -> Any:
     try:
         return json.loads(body, parse_constant=_finite, parse_float=_finite)
     except RecursionError:
-        raise ValueError("nested too deep") from None
+        raise ValueError("nested too deeply") from None
 
 
 def _finite(text: str) -> float:

@@ -60,7 +60,7 @@ def client_context(files: Mapping[str, str]) -> ssl.SSLContext:
 
 def _check(path: str, name: str, label: str, what: str) -> None:
     if f"{label}-----" not in _read(path, name):
-        raise _unusable(name, path, f"it contains no {what} in PEM form (-----BEGIN {label}-----)")
+        raise _unusable(name, path, f"it contains no {what} in PEM format (-----BEGIN {label}-----)")
 
 
 def _read(path: str, name: str) -> str:

@@ -184,7 +184,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         if end > len(data):
             return 0, None
         if data[end - 1] != spec.FRAME_END:
-            raise exceptions.InvalidFrameError("a header frame does not end where it says")
+            raise exceptions.InvalidFrameError("the end marker of a header frame is missing at the declared size")
         return end, frame.Header(channel, body_size, Properties().decode(data[: end - 1], _HEADER_FRAME.size))
 
     # -- frames that bypass pika -----------------------------------------------------------------
@@ -456,7 +456,10 @@ async def connect(
         # asyncio looks up host names in threads, which can't be started while the program is exiting.
         made.abort()
         opened.cancel()
-        raise OSError(f"{error}. Enqueue earlier, or install palermo[fast], which needs no thread for it") from error
+        raise OSError(
+            f"cannot look up the host {parameters.host!r} while the program is exiting ({error}). Enqueue earlier, or"
+            " install palermo[fast], which needs no thread for the lookup"
+        ) from error
     except BaseException:
         made.abort()
         opened.cancel()

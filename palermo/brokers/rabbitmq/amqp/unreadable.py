@@ -36,7 +36,7 @@ class Unreadable:
         try:
             text = repr(record)
         except RecursionError:
-            text = "nested too deep"
+            text = "nested too deeply"
         found = self._found.setdefault(source, set())
         if not found:
             # Other errors are never caused by bytes, so they are bugs in the reader.

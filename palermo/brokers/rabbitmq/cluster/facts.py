@@ -158,7 +158,7 @@ class QueueNames:
 def _check_pause(name: str, value: object) -> None:
     """Check a pause. It names a queue, all queues, or a queue in migration (RabbitmqBroker.migrate)."""
     if name != EVERY_QUEUE and not is_queue_name(name.removeprefix("~migrating.")):
-        raise ValueError(f"{name!r} names no queue")
+        raise ValueError(f"{name!r} is not a queue name")
 
 
 #: The check of a fact's name and value, by kind. RabbitMQ answers no query about an invalid queue name.

@@ -104,7 +104,7 @@ class RunRecord(Struct, omit_defaults=True):
     def __post_init__(self) -> None:
         check_id(self.inbox)
         if has_controls(self.inbox):
-            raise ValueError(f"{self.inbox!r} names no queue")
+            raise ValueError(f"{self.inbox!r} is not a queue name")
 
     @property
     def key(self) -> str:
