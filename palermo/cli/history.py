@@ -64,7 +64,10 @@ def history(context: Context, /, id: str | None, limit: int, page: int, **filter
             rows = context.inspector().history.timeline(whole, progress=show)
         steps: list[Column] = [
             ("At", lambda row: row["at"]),
-            *((heading, lambda row, nth=nth: _step(row)[nth]) for nth, heading in enumerate(("What", "Where", "Told"))),
+            *(
+                (heading, lambda row, nth=nth: _step(row)[nth])
+                for nth, heading in enumerate(("Event", "Where", "Details"))
+            ),
         ]
         print_rows(rows, steps, none="nothing.")
         if all(row["kind"] == RecordKind.ACTION for row in rows):

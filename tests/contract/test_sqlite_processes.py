@@ -109,7 +109,7 @@ async def test_a_worker_waits_long_for_a_locked_file(tmp_path: Path, caplog: pyt
         await consumer.settle(first, Ack())
         second = asyncio.ensure_future(take(consumer))
         # This is logged after two seconds.
-        await until(lambda: "has been locked for" in caplog.text, True)
+        await until(lambda: "has been locked by" in caplog.text, True)
 
     assert (await second).message.id == "jobs-1"
     assert await counts(broker) == (0, 1)

@@ -343,7 +343,7 @@ async def test_an_absent_journal_delays_at_first(
         assert times[1] - times[0] >= 0.3
         # One of the two, as the machine may stand still once.
         assert min(times[2] - times[1], times[3] - times[2]) < 0.3 + watch.stalled()
-        assert "not stored, it may be lost id=1 job=a" in caplog.text
+        assert "end of a job not stored, its result may be lost id=1 job=a" in caplog.text
 
         journal.away = False
         await journal.until(3, "succeeded")

@@ -125,7 +125,7 @@ async def test_a_sweep_waits_for_no_program_that_consumes_failed_jobs_for_ever(
 
     assert (await thirty_failed.sweep(FAILED_QUEUE, lambda _: Remove())).removed == 20
     await look.close()
-    assert "are left out queue=failed" in caplog.text
+    assert "held by another session are missing queue=failed" in caplog.text
 
 
 async def test_a_slow_quorum_queue_is_not_taken_for_empty(another: Open, shared_node: Node, exchange: str) -> None:
