@@ -85,23 +85,23 @@ def commands_page() -> str:
     ]
     common = {record[0]: record[1] for record in _records(main, context)}
     out += [f"| {_code(flag)} | {_cell(text)} |" for flag, text in common.items() if "--version" not in flag]
-    out += ["| `--json` | JSON on stdout and nothing else. |", ""]
+    out += ["| `--json` | Print only JSON on stdout. |", ""]
     out += [
-        "A TIME is a number of seconds, or a number with a unit: `90`, `30s`, `5m`, `2h`, `1h30m`, `7d`. A WHEN is an",
-        "instant, `2026-12-01T09:00Z`; where a command looks back, `2h` means two hours ago.",
+        "A TIME is a number of seconds, or a number with a unit: `90`, `30s`, `5m`, `2h`, `1h30m`, `7d`. A WHEN is a",
+        "time, such as `2026-12-01T09:00Z`. In options for the past, `2h` means two hours ago.",
         "",
         "| exit code | meaning |",
         "| --- | --- |",
         "| 0 | done; also for an empty listing |",
-        "| 1 | it failed |",
+        "| 1 | the command failed |",
         "| 2 | wrong usage |",
         "| 3 | the broker cannot be reached, or refuses the user |",
         "| 4 | no such id or queue, or a filter that matches nothing |",
         "| 130 | interrupted by Ctrl-C |",
         "",
-        "A worker has exit codes of its own: [deploying.md](../guides/deploying.md).",
+        "For the exit codes of workers, see [deploying](../guides/deploying.md).",
         "",
-        "Several commands have these options; each names its own:",
+        "Several commands have some of these options; the section of a command lists them after *Also*:",
         "",
         "| option | meaning |",
         "| --- | --- |",

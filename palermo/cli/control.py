@@ -47,10 +47,10 @@ _CANCELLED = {
 @query_options
 @click.pass_obj
 def pause(context: Context, /, queues: tuple[str, ...], every: bool, reason: str) -> None:
-    """Pause QUEUE: no worker takes jobs from it until `palermo resume QUEUE`, across restarts.
+    """Pause QUEUE, even across restarts. No worker takes jobs from it until you run `palermo resume QUEUE`.
 
-    Running jobs continue, and jobs can still be enqueued. --all pauses all queues, including those added later,
-    until `palermo resume --all`.
+    Running jobs continue, and jobs can still be enqueued. --all pauses all queues, including those added later. To end
+    that, run `palermo resume --all`.
     """
     _check_named(queues, every=every, what="queues")
     inspector = context.inspector()
@@ -78,13 +78,13 @@ def pause(context: Context, /, queues: tuple[str, ...], every: bool, reason: str
 
 @click.command()
 @click.argument("queues", nargs=-1, metavar="[QUEUE...]", shell_complete=complete_queue)
-@click.option("--all", "every", is_flag=True, help="End `palermo pause --all`.")
+@click.option("--all", "every", is_flag=True, help="Undo `palermo pause --all`.")
 @query_options
 @click.pass_obj
 def resume(context: Context, /, queues: tuple[str, ...], every: bool) -> None:
-    """Resume QUEUE, or with --all end `palermo pause --all`.
+    """Resume QUEUE. With --all, undo `palermo pause --all`.
 
-    A queue that was paused by its name stays paused until it is resumed by its name.
+    After --all, queues that were paused by name remain paused until you resume them by name.
     """
     _check_named(queues, every=every, what="queues")
     inspector = context.inspector()
@@ -139,10 +139,10 @@ def _print_all(rows: Sequence[Row], done: str) -> None:
 @query_options
 @click.pass_obj
 def cancel(context: Context, /, ids: tuple[str, ...]) -> None:
-    """Cancel jobs: remove waiting jobs, and stop running ones.
+    """Cancel jobs: remove waiting jobs and stop running ones.
 
-    An unknown id is not an error, because waiting jobs are not looked up. To remove failed jobs, use `palermo
-    failed discard`.
+    An unknown id is not an error, because waiting jobs are not looked up. To remove failed jobs, use `palermo failed
+    discard`.
     """
     rows = context.inspector().jobs.cancel(whole_ids(context, ids, LIVE_JOBS))
     if printed_json(rows):
@@ -160,7 +160,7 @@ def cancel(context: Context, /, ids: tuple[str, ...]) -> None:
 @query_options
 @click.pass_obj
 def control(context: Context, /, action: str, workers: tuple[str, ...], every: bool, yes: bool) -> None:
-    """Control workers, and print the answer of each.
+    """Send a command to workers, and print the reply of each.
 
     \b
     quiet   take no more jobs until resume; running jobs continue
@@ -169,7 +169,7 @@ def control(context: Context, /, action: str, workers: tuple[str, ...], every: b
     kill    kill the running jobs immediately, requeue them, and exit
     stack   print the stacks of the worker and its jobs, without stopping them
 
-    WORKER is an id from `palermo workers`, the beginning of one, or a pid.
+    WORKER is an id from `palermo workers`, a prefix of one, or a pid.
     """
     _check_named(workers, every=every, what="workers")
     inspector = context.inspector()
@@ -225,7 +225,9 @@ def _print_stacks(rows: Sequence[Row]) -> None:
 @query_options
 @click.pass_obj
 def purge(context: Context, /, queue: str | None, tenant: str | None, everywhere: bool, yes: bool) -> None:
-    """Remove all waiting jobs of QUEUE, or those of one tenant. Jobs that a worker has already taken stay."""
+    """Remove all waiting jobs from QUEUE, or only those of one tenant. Jobs that a worker has already taken are not
+    removed.
+    """
     if everywhere is (queue is not None) or (everywhere and tenant is not None):
         raise misuse("give a QUEUE or --all" + (", not both" if everywhere else ""))
     inspector = context.inspector()
@@ -268,7 +270,7 @@ def _print_removed(removed: Mapping[str, int], *, of: str = "") -> None:
 @broker_options
 @click.pass_obj
 def delete(context: Context, /, queue: str, yes: bool) -> None:
-    """Remove QUEUE with its waiting jobs. A publisher or worker that needs it creates it again."""
+    """Remove QUEUE and its waiting jobs. A publisher or worker that needs it creates it again."""
     check_queue_name(queue, controls=True)
     inspector = context.inspector()
 
@@ -284,14 +286,14 @@ def delete(context: Context, /, queue: str, yes: bool) -> None:
 @click.command()
 @click.argument("job", shell_complete=complete_job)
 @arguments_options("Only with these")
-@click.option("-q", "--queue", metavar="QUEUE", shell_complete=complete_queue, help="The queue to remove them from.")
+@click.option("-q", "--queue", metavar="QUEUE", shell_complete=complete_queue, help="Queue to remove the jobs from.")
 @yes_option
 @broker_options
 @click.pass_obj
 def dequeue(
     context: Context, /, job: str, args: list[Any] | None, kwargs: dict[str, Any] | None, queue: str | None, yes: bool
 ) -> None:
-    """Remove waiting jobs named JOB from their queue: all of them, or those with exactly these arguments.
+    """Remove waiting jobs named JOB from their queue: all of them, or only those with exactly the given arguments.
 
     Scheduled jobs are not removed, but the command prints their number. To cancel them, use `palermo scheduled cancel`.
     """
@@ -335,11 +337,11 @@ def _question_about(inspector: Inspector, job: str, args: Any, kwargs: Any, queu
 @broker_options
 @click.pass_obj
 def migrate(context: Context, /, queue: str, kind: str, yes: bool) -> None:
-    """Change the type of QUEUE and keep its jobs, while workers and publishers continue.
+    """Change the type of QUEUE and keep its jobs. Workers and publishers can keep running.
 
-    Set queue_type first, so that no program creates the queue with its old type. For a classic queue, the type
-    priority adds priorities and the type classic removes them. If this command is interrupted, no job is lost: run
-    it again to continue.
+    Set queue_type first, so that no program creates the queue with its old type. For a classic queue, the type priority
+    adds priorities and the type classic removes them. If this command is interrupted, no job is lost. Run it again to
+    continue.
     """
     check_queue_name(queue)
     if (scheme := context.client().settings.address.scheme) not in ("amqp", "amqps"):

@@ -12,7 +12,14 @@ from palermo.cli.options import broker_options_of_server
 
 
 @click.command()
-@click.option("-c", "--concurrency", type=click.IntRange(min=1), default=2, show_default=True, help="Jobs at a time.")
+@click.option(
+    "-c",
+    "--concurrency",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Number of jobs to run at once.",
+)
 @click.option(
     "--files",
     type=click.IntRange(min=0),
@@ -33,7 +40,7 @@ from palermo.cli.options import broker_options_of_server
 @broker_options_of_server
 @click.pass_obj
 def demo(context: Context, concurrency: int, files: int, keep: bool, web: bool, port: int) -> None:
-    """Run jobs, group the failures, requeue one: on the embedded broker, or on another with --url.
+    """Run jobs, group the failures and requeue one, on the embedded broker or, with --url, on another.
 
     Each job parses a file of Python's standard library; some files are damaged. With --url, the demo uses the
     separate exchange palermo-demo and removes its queues at the end.

@@ -116,11 +116,11 @@ def enqueue(
     at: float | None,
     **options: Any,
 ) -> None:
-    """Enqueue a job by its name on the wire, such as shop.tasks.resize, and print its id.
+    """Enqueue a job by name, such as shop.tasks.resize, and print its id.
 
-    The options are those of `.options()` in Python. To apply the options that the job declares, import its code
-    with --import or PALERMO_IMPORTS. Otherwise only the declared options of unique jobs apply, once a worker with
-    the code has started.
+    The options are those of `.options()` in Python. To apply the options that the job declares, import its code with
+    --import or PALERMO_IMPORTS. Otherwise only the declared options of unique jobs apply, once a worker with the code
+    has started.
     """
     if queue is not None:
         check_new_queue(queue)

@@ -30,7 +30,7 @@ _filters = filter_options("since", "until", "queue", "job", "error", "worker", "
 
 @click.group()
 def failed() -> None:
-    """List failed jobs, requeue or discard them."""
+    """List, requeue or discard failed jobs."""
 
 
 @failed.command("list")
@@ -39,7 +39,7 @@ def failed() -> None:
 @_filters
 @click.pass_obj
 def list_failed(context: Context, /, limit: int, page: int, newest: bool, **filters: Any) -> None:
-    """List failed jobs, the oldest failure first."""
+    """List failed jobs, oldest failure first."""
     offset = (page - 1) * limit
     wanted = wanted_jobs(**filters)
     listing = context.inspector().failed.list(offset=offset, limit=limit, newest=newest, filter=wanted, count=False)
@@ -62,8 +62,8 @@ def list_failed(context: Context, /, limit: int, page: int, newest: bool, **filt
 def list_groups(context: Context, /, **filters: Any) -> None:
     """Group failed jobs by job, exception and place in the code.
 
-    `palermo failed list --group GROUP` lists the jobs of one group, `palermo failed requeue --all --group GROUP` and
-    `palermo failed discard --all --group GROUP` act on all of them.
+    `palermo failed list --group GROUP` lists the jobs of one group. To act on all of them, use `palermo failed requeue
+    --all --group GROUP` or `palermo failed discard --all --group GROUP`.
     """
     columns: list[Column] = [
         field("Count"),
@@ -83,7 +83,7 @@ def list_groups(context: Context, /, **filters: Any) -> None:
 @query_options
 @click.pass_obj
 def show(context: Context, /, id: str) -> None:
-    """Show the failed job ID with its arguments and errors."""
+    """Show the failed job ID, with its arguments and errors."""
     (whole,) = whole_ids(context, [id], FAILED_JOBS)
     row = context.inspector().failed.show(whole)
     if printed_json(row):
@@ -120,7 +120,7 @@ def show(context: Context, /, id: str) -> None:
 
 @failed.command("requeue")
 @selection_options(_filters)
-@arguments_options("Other")
+@arguments_options("New")
 @click.option(
     "--to-queue",
     metavar="QUEUE",
@@ -139,10 +139,10 @@ def requeue(
     yes: bool,
     **filters: Any,
 ) -> None:
-    """Requeue failed jobs: those with the given ids, or with --all, those that match the filters.
+    """Requeue the failed jobs with these ids; with --all, requeue all that match the filters.
 
-    If this command is killed, no job is lost: run it again. Up to 100 jobs may then run twice, or more if RabbitMQ
-    was killed.
+    If this command is killed, no job is lost. Run it again to requeue the remaining jobs. Up to 100 jobs may then run
+    twice, or more if RabbitMQ was killed.
     """
     which = chosen_jobs(context, FAILED_JOBS, filters, ids=ids, every=every)
     if to_queue is not None:
@@ -159,7 +159,7 @@ def requeue(
 @selection_options(_filters)
 @click.pass_obj
 def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, **filters: Any) -> None:
-    """Discard failed jobs for good: those with the given ids, or with --all, those that match the filters."""
+    """Permanently discard the failed jobs with these ids; with --all, discard all that match the filters."""
     which = chosen_jobs(context, FAILED_JOBS, filters, ids=ids, every=every)
     inspector = context.inspector()
     confirm(lambda: _question("Discard", inspector, which, " for good"), yes=yes)

@@ -19,7 +19,9 @@ _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 @click.option(
     "--max-pending", type=click.IntRange(min=0), metavar="N", help="Maximum number of waiting jobs in a queue."
 )
-@click.option("--max-age", type=parse_duration, metavar="TIME", help="Maximum age of a queue's first job (90, 5m).")
+@click.option(
+    "--max-age", type=parse_duration, metavar="TIME", help="Maximum age of the first job in a queue, such as 90 or 5m."
+)
 @click.option(
     "--workers",
     type=click.IntRange(min=0),
@@ -61,9 +63,10 @@ def check(
     worker_pid: int | None,
     this_host: bool,
 ) -> None:
-    """Check queues and workers, in one line: exit code 0 if all is well, 1 if not, 3 if the broker cannot be reached.
+    """Check queues and workers, and print one line.
 
-    Without options it checks only that the broker answers. It takes no job from a queue.
+    The exit code is 0 if all checks succeed, 1 if one fails, and 3 if the broker cannot be reached. Without options,
+    the command only checks that the broker answers. It takes no jobs from queues.
     """
     from palermo.inspector import check
 
@@ -100,10 +103,10 @@ def check(
 @query_options
 @click.pass_obj
 def doctor(context: Context, /, mend: bool) -> None:
-    """Check versions, settings, permissions, queues, alarms and disks, and say how to fix what is wrong.
+    """Check versions, settings, permissions, queues, alarms and disks, and explain how to fix problems.
 
-    The doctor publishes a job to a temporary queue, takes it, and removes the queue. Exit code 0 without problems,
-    else 1. Warnings do not change the exit code.
+    The command publishes a job to a temporary queue, takes it, and removes the queue. The exit code is 0 if there are
+    no problems, otherwise 1. Warnings do not change it.
     """
     from palermo.inspector.doctor import examine, row
     from palermo.settings.environment import colours_refused

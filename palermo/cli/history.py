@@ -51,9 +51,9 @@ _TIMES = ("min", "mean", "p50", "p90", "p95", "p99", "max")
 @limit_option
 @click.pass_obj
 def history(context: Context, /, id: str | None, limit: int, page: int, **filters: Any) -> None:
-    """List finished jobs, newest first; or with ID show the timeline of that job, oldest first.
+    """List finished jobs, newest first. With ID, show the timeline of that job, oldest first.
 
-    The setting journal decides which jobs are recorded: "failures" records failed jobs, "all" every job.
+    The setting journal controls which jobs are recorded: only failed jobs ("failures") or all jobs ("all").
     """
     wanted = wanted_jobs(**filters)
     if id is not None:
@@ -142,7 +142,7 @@ def _seconds(value: float | None) -> str:
 @query_options
 @click.pass_obj
 def stats(context: Context, /, since: float | None) -> None:
-    """Count the jobs enqueued, processed and failed, and how long they waited and ran: by queue, job and worker.
+    """Show how many jobs were enqueued, processed and failed, and their wait and run times, by queue, job and worker.
 
     The counts come from the journal, which records them at every level except off.
     A failed run counts even if it is retried.

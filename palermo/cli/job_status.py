@@ -31,7 +31,7 @@ ShowProgress = Callable[[Record], None]
 @query_options
 @click.pass_obj
 def status(context: Context, /, id: str) -> None:
-    """Show the state of the job ID, or how it ended, if that is known.
+    """Show the state and details of the job ID.
 
     The state is pending, scheduled, working, retrying, failed, done, discarded, cancelled or unknown.
     """
@@ -53,10 +53,10 @@ def status(context: Context, /, id: str) -> None:
 @query_options
 @click.pass_obj
 def wait(context: Context, /, ids: tuple[str, ...], timeout: float | None) -> None:
-    """Wait until the jobs have ended, and print their states and kept results.
+    """Wait until the jobs end, and print their states and kept results.
 
-    Their progress and log lines go to stderr. Exit code 0: all are done; 1: a job failed, was discarded or cancelled,
-    or has not ended in time; 4: a job is unknown.
+    Their progress and log lines are printed on stderr. Exit code 0: all are done; 1: a job failed, was discarded or
+    cancelled, or has not ended in time; 4: a job is unknown.
     """
     from palermo.client import results
     from palermo.client.status import status_at_end

@@ -107,7 +107,7 @@ def _broker_options(command: F, host: str, port: str, place: type[click.Option])
         _remember("--user", "RabbitMQ's user.", metavar="NAME"),
         _remember("--vhost", "RabbitMQ's virtual host.", metavar="NAME"),
         _remember("--password-file", "File with the password in its first line.", metavar="FILE"),
-        _remember("--exchange", "Exchange, for several systems on one broker.", metavar="NAME"),
+        _remember("--exchange", "Exchange name, to separate systems on one broker.", metavar="NAME"),
         _remember("--debug", "Show the traceback of an error.", is_flag=True, is_eager=True),
     )(command)
 
@@ -230,7 +230,7 @@ def selection_options(filters: Options) -> Options:
     """Add job ids, `--all`, these filters, `--yes` and `--json`."""
     return all_of(
         click.argument("ids", nargs=-1, metavar="[ID]..."),
-        click.option("--all", "every", is_flag=True, help="All jobs, or all that the filters match."),
+        click.option("--all", "every", is_flag=True, help="All jobs, or all that match the filters."),
         filters,
         yes_option,
         query_options,

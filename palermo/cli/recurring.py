@@ -17,14 +17,14 @@ from palermo.jobs.modules import import_modules
 
 @click.group()
 def recurring() -> None:
-    """List recurring jobs, add, remove, enable, disable or run them."""
+    """List, add, remove, enable, disable or run recurring jobs."""
 
 
 @recurring.command("list")
 @query_options
 @click.pass_obj
 def list_recurring(context: Context, /) -> None:
-    """List the recurring jobs by name."""
+    """List recurring jobs by name."""
     columns: list[Column] = [
         field("Name"),
         field("Job"),
@@ -53,7 +53,11 @@ def show(context: Context, /, name: str) -> None:
 @recurring.command("add")
 @click.argument("name")
 @click.argument("job", shell_complete=complete_job)
-@click.option("--cron", metavar="EXPRESSION", help='Five fields as in crontab, "*/5 * * * *"; six begin with seconds.')
+@click.option(
+    "--cron",
+    metavar="EXPRESSION",
+    help='Five fields as in crontab, such as "*/5 * * * *", or six, the first for seconds.',
+)
 @click.option("--every", type=parse_duration, metavar="TIME", help="Time between two runs: 30, 5m, 1h30m.")
 @click.option(
     "--tz", default="UTC", show_default=True, metavar="ZONE", help="Time zone of --cron, such as Europe/Rome."
@@ -71,7 +75,7 @@ def show(context: Context, /, name: str) -> None:
     type=click.Choice(MISSED),
     default="once",
     show_default=True,
-    help="What to do about runs missed while no worker ran.",
+    help="What to do about runs missed while no worker was running.",
 )
 @broker_options
 @click.pass_obj
@@ -85,7 +89,7 @@ def add(
     queue: str | None,
     **times: Any,
 ) -> None:
-    """Add a recurring JOB, such as shop.tasks.sweep, as NAME, or replace the one with this name."""
+    """Add the recurring job NAME, which runs JOB, such as shop.tasks.sweep. If NAME exists, it is replaced."""
     inspector = context.inspector(creates=True)
     import_modules(context.client().settings.imports)
     inspector.recurring.put(name, job, args=args or (), kwargs=kwargs, queue=queue, **times)
@@ -121,7 +125,7 @@ def enable(context: Context, /, names: tuple[str, ...]) -> None:
 @broker_options
 @click.pass_obj
 def disable(context: Context, /, names: tuple[str, ...]) -> None:
-    """Disable recurring jobs until they are enabled again, even across restarts."""
+    """Disable recurring jobs, even across restarts, until you enable them again."""
     _switch(context, names, on=False)
 
 
@@ -136,7 +140,7 @@ def _switch(context: Context, names: tuple[str, ...], *, on: bool) -> None:
 @broker_options
 @click.pass_obj
 def run_now(context: Context, /, name: str) -> None:
-    """Enqueue a recurring job now, enabled or not, and print the job's id. Its schedule does not change."""
+    """Enqueue a recurring job now, even if it is disabled, and print the job's id. Its schedule does not change."""
     click.echo(context.inspector().recurring.run(name))
 
 

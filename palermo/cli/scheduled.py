@@ -38,7 +38,7 @@ _ASK_EVERY = 1.0
 
 @click.group()
 def scheduled() -> None:
-    """List scheduled jobs, cancel them, run them now or reschedule them."""
+    """List, cancel, run or reschedule scheduled jobs."""
 
 
 _filters = filter_options("queue", "job", "error", "tenant", "due_from", "due_until", "since", "until")
@@ -51,7 +51,7 @@ _filters = filter_options("queue", "job", "error", "tenant", "due_from", "due_un
 @limit_option
 @click.pass_obj
 def list_scheduled(context: Context, /, page: int, limit: int, **filters: Any) -> None:
-    """List the scheduled jobs, soonest first."""
+    """List scheduled jobs, soonest first."""
     jobs = context.inspector().scheduled
     with _reading(jobs):
         listing = jobs.list(wanted_jobs(**filters), offset=(page - 1) * limit, limit=limit)
@@ -105,8 +105,8 @@ def run_now(context: Context, /, **selection: Any) -> None:
 
 @scheduled.command("move")
 @selection_options(_filters)
-@click.option("--at", type=parse_instant, metavar="WHEN", help="The new time, such as 2026-12-01T09:00Z.")
-@click.option("--in", "after", type=parse_duration, metavar="TIME", help="The new time from now, such as 90s or 2d.")
+@click.option("--at", type=parse_instant, metavar="WHEN", help="New time, such as 2026-12-01T09:00Z.")
+@click.option("--in", "after", type=parse_duration, metavar="TIME", help="New delay from now, such as 90s or 2d.")
 @click.option("--later", type=parse_duration, metavar="TIME", help="Move each job by this time, such as 1h.")
 @click.pass_obj
 def move(context: Context, /, at: float | None, after: float | None, later: float | None, **selection: Any) -> None:
@@ -184,7 +184,7 @@ def print_altered(rows: Sequence[Row]) -> None:
 
 @click.group()
 def retries() -> None:
-    """List jobs that failed and wait for a retry; retry them now or give them up."""
+    """List jobs waiting for a retry, retry them now, or give them up."""
 
 
 @retries.command("list")
@@ -194,7 +194,7 @@ def retries() -> None:
 @limit_option
 @click.pass_obj
 def list_retries(context: Context, /, page: int, limit: int, **filters: Any) -> None:
-    """List the jobs that wait for a retry with their last errors, soonest first."""
+    """List jobs waiting for a retry and their last errors, soonest first."""
     wanted = wanted_jobs(**filters, state="retrying")
     listing = context.inspector().scheduled.list(wanted, offset=(page - 1) * limit, limit=limit)
     columns: list[Column] = [
@@ -212,7 +212,7 @@ def list_retries(context: Context, /, page: int, limit: int, **filters: Any) -> 
 @selection_options(_filters)
 @click.pass_obj
 def retry_now(context: Context, /, **selection: Any) -> None:
-    """Retry jobs now."""
+    """Retry jobs now instead of waiting."""
     _alter(context, "Run", ScheduledJobs.retry_now, retries=True, **selection)
 
 
@@ -220,5 +220,5 @@ def retry_now(context: Context, /, **selection: Any) -> None:
 @selection_options(_filters)
 @click.pass_obj
 def give_up(context: Context, /, **selection: Any) -> None:
-    """Move jobs that wait for a retry to the failed jobs, with all their attempts, as if no retry were left."""
+    """Move jobs waiting for a retry to the failed jobs, as if they had no retries left."""
     _alter(context, "Give up", ScheduledJobs.give_up, retries=True, **selection)

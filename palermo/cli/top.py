@@ -467,7 +467,7 @@ class TopKeys(Struct):
 @query_options
 @click.pass_obj
 def top(context: Context, /, interval: float, once: bool) -> None:
-    """Watch queues, workers, rates and the newest failures, until q is pressed.
+    """Watch queues, workers, rates and the newest failures. Press q to quit.
 
     Press keys to choose a queue, pause or resume it, requeue its failed jobs, and filter the view. The rates of queues
     are averages of the last two to four minutes, from the counts in the journal. The rates of all workers are averages

@@ -18,7 +18,7 @@ from palermo.core.text import count
 @broker_options
 @click.pass_obj
 def publish(context: Context, /, topic: str, payload: str | None, id: str | None) -> None:
-    """Publish an event to all groups that subscribe to TOPIC (order.paid), and print its id."""
+    """Publish an event to all groups that subscribe to TOPIC, such as order.paid, and print its id."""
     client = context.client(creates=True)
     click.echo(client.publish(topic, parsed_json(payload, "--payload"), id=id))
 
@@ -27,7 +27,7 @@ def publish(context: Context, /, topic: str, payload: str | None, id: str | None
 @query_options
 @click.pass_context
 def topics(ctx: click.Context) -> None:
-    """List the groups that subscribe to events, replay old events to one, or remove one."""
+    """List or remove the groups that subscribe to events, or replay old events."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_topics)
 
@@ -65,7 +65,7 @@ def list_topics(context: Context, /) -> None:
 @broker_options
 @click.pass_obj
 def replay(context: Context, /, group: str, yes: bool, **old: Any) -> None:
-    """Deliver kept events to GROUP again, and only to it, and print their number."""
+    """Deliver kept events again, only to GROUP, and print their number."""
     chosen = "the chosen" if any(value is not None for value in old.values()) else "all"
     confirm(lambda: f"Deliver {chosen} kept events to group {group!r} again?", yes=yes)
     with progress("replay") as show:
@@ -79,7 +79,7 @@ def replay(context: Context, /, group: str, yes: bool, **old: Any) -> None:
 @broker_options
 @click.pass_obj
 def remove(context: Context, /, groups: tuple[str, ...], yes: bool) -> None:
-    """Unsubscribe groups until one of their workers starts. Jobs in their queues stay."""
+    """Unsubscribe groups until one of their workers starts. Jobs in their queues are not removed."""
     confirm(lambda: f"Deliver no more events to {', '.join(groups)}?", yes=yes)
     for group in groups:
         context.inspector().events.unsubscribe(group)

@@ -11,7 +11,7 @@ from palermo.core.text import count
 
 @click.group()
 def unique() -> None:
-    """List the keys of unique jobs, and free keys."""
+    """List or free the keys of unique jobs."""
 
 
 @unique.command("list")

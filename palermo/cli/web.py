@@ -22,12 +22,10 @@ _ROLES = ("viewer", "operator", "admin")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Port to listen on; 0 picks a free port.  [default: 3000]")
 @click.option("--users", metavar="FILE", help="File of users; `palermo web-user` creates its lines.")
 @click.option("--no-token", is_flag=True, help="Require no token from this machine; only without users.")
-@click.option(
-    "--allow-host", "hosts", multiple=True, metavar="NAME", help="Host name of the web pages; * is a wildcard."
-)
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Host name to accept; * is a wildcard.")
 @click.option("--prefix", metavar="PATH", help="Path prefix that a proxy strips.")
 @click.option("--trust-proxy", is_flag=True, default=None, help="Trust X-Forwarded-For, -Host, -Prefix and -Proto.")
-@click.option("--read-only", is_flag=True, default=None, help="Allow no changes.")
+@click.option("--read-only", is_flag=True, default=None, help="Refuse all changes.")
 @click.option(
     "--log-format", type=click.Choice(("text", "json"), case_sensitive=False), default="text", show_default=True
 )
@@ -49,10 +47,10 @@ def web(
 ) -> None:
     """Serve the web pages until TERM or INT.
 
-    Each MODULE (shop.tasks) is imported from the current directory or the Python path. Jobs enqueued on the pages are
-    then checked against their signatures. Without users only this machine can open the pages, with the token in the
-    printed link, until the command ends. To serve other machines, create a users file. docs/guides/web.md describes
-    proxies, roles and the API.
+    Each MODULE, such as shop.tasks, is imported from the current directory or the Python path. The arguments of jobs
+    enqueued on the pages are then checked. Without users, the pages can only be opened from this machine, with the
+    token in the printed link, which is valid until the command ends. To serve other machines, create a users file.
+    docs/guides/web.md describes proxies, roles and the API.
     """
     settings = context.settings(
         web_host=host,
@@ -91,12 +89,14 @@ def web(
 @click.command("web-user")
 @click.argument("name")
 @click.option("--role", type=click.Choice(_ROLES), default="operator", show_default=True, help="The user's role.")
-@click.option("--token", "by_token", is_flag=True, help="A bearer token for programs, instead of a password.")
+@click.option(
+    "--token", "by_token", is_flag=True, help="Generate a bearer token for a program, instead of reading a password."
+)
 def web_user(name: str, role: str, by_token: bool) -> None:
-    """Print the line for NAME in a users file: `palermo web-user alice --role admin >> users`.
+    """Print the line for NAME in a users file, as in `palermo web-user alice --role admin >> users`.
 
-    The command reads the password from the terminal or stdin. With --token, it generates a token and shows it once,
-    on stderr; the line has only its hash.
+    The command reads the password from the terminal or stdin. With --token, it generates a token and shows it once, on
+    stderr; the line contains only its hash.
     """
     from palermo.webui.security.user_file import password_line, token_line
     from palermo.webui.site import Role

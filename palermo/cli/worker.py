@@ -23,7 +23,7 @@ _POOLS = ("process", "thread", "async")
     multiple=True,
     metavar="QUEUES",
     shell_complete=complete_queue,
-    help="Queues in strict order, separated by commas, with patterns (*, file_*, !low) and weights (high:5).",
+    help="Queues in strict order, separated by commas. Patterns (*, file_*, !low) and weights (high:5) are allowed.",
 )
 @click.option(
     "-c",
@@ -47,7 +47,7 @@ _POOLS = ("process", "thread", "async")
     default=1,
     show_default=True,
     metavar="N",
-    help="Maximum number of jobs in a slot: one runs, the others wait.",
+    help="Maximum number of jobs per slot: one running, the others waiting.",
 )
 @click.option(
     "--scheduler/--no-scheduler",
@@ -68,13 +68,13 @@ _POOLS = ("process", "thread", "async")
     default="3s",
     show_default=True,
     metavar="TIME",
-    help="Time that a job gets to clean up after JobTerminated is raised in it.",
+    help="Time for a job to clean up after JobTerminated is raised in it.",
 )
 @click.option("--run-atexit", is_flag=True, help="Run the atexit functions of jobs when their process exits normally.")
 @click.option(
     "--resque-signals",
     is_flag=True,
-    help="Kill the running jobs immediately on TERM and INT, as Resque does; they run again.",
+    help="On TERM or INT, kill running jobs immediately, as Resque does; they run again later.",
 )
 @click.option("--timeout", type=parse_duration, metavar="TIME", help="Default timeout for jobs without one.")
 @click.option(
@@ -86,12 +86,17 @@ _POOLS = ("process", "thread", "async")
     help="Time between raising JobTimeout in a job and killing it.",
 )
 @click.option("--max-jobs", type=int, metavar="N", help="Replace the process of a slot after N jobs.")
-@click.option("--max-memory", type=float, metavar="MB", help="Kill a job that uses more memory.")
-@click.option("--max-lifetime", type=parse_duration, metavar="TIME", help="Replace the process of a slot at this age.")
-@click.option("--accept", multiple=True, metavar="TYPE", help="Also run jobs of this serializer, such as pickle.")
-@click.option("--accept-only", multiple=True, metavar="TYPE", help="Run only jobs of these serializers.")
+@click.option("--max-memory", type=float, metavar="MB", help="Kill a job that uses more memory than this.")
 @click.option(
-    "--pidfile", type=click.Path(dir_okay=False), metavar="FILE", help="File for the worker's pid while it runs."
+    "--max-lifetime", type=parse_duration, metavar="TIME", help="Replace the process of a slot after this time."
+)
+@click.option("--accept", multiple=True, metavar="TYPE", help="Also run jobs that use this serializer, such as pickle.")
+@click.option("--accept-only", multiple=True, metavar="TYPE", help="Run only jobs that use these serializers.")
+@click.option(
+    "--pidfile",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Write the worker's pid to this file while it runs.",
 )
 @click.option(
     "--metrics-port", type=click.IntRange(0, 65_535), metavar="N", help="Port to serve metrics on; 0 picks a free port."
@@ -116,9 +121,11 @@ _POOLS = ("process", "thread", "async")
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Number of workers, each with -c slots; one that dies is replaced.",
+    help="Number of workers, each with -c slots. If one dies, it is replaced.",
 )
-@click.option("--reload", is_flag=True, help="Restart when a Python file in this folder changes; for development.")
+@click.option(
+    "--reload", is_flag=True, help="Restart when a Python file in the current directory changes; for development."
+)
 @broker_options
 @click.pass_obj
 def worker(
@@ -138,12 +145,12 @@ def worker(
 ) -> None:
     """Run the jobs of each MODULE, such as shop.tasks, which is imported from the current directory or the Python path.
 
-    'shop.*' stands for a package and all modules below it. Without MODULE, the setting `imports` applies. Other
-    modules of these packages are imported when one of their jobs arrives.
+    'shop.*' stands for a package and all modules below it. Without MODULE, the setting `imports` applies. Other modules
+    of these packages are imported when one of their jobs arrives.
 
-    TERM and INT let running jobs finish, and a second INT kills them. QUIT waits for them without a limit. Killed jobs
-    run again later. USR2 pauses, CONT resumes. HUP restarts with fresh code, USR1 kills the running jobs, TTIN logs
-    their stacks: docs/reference/signals.md lists all signals.
+    TERM and INT let running jobs finish; a second INT kills them. QUIT waits for them without a limit. Killed jobs run
+    again later. USR2 pauses the worker; CONT resumes it. HUP restarts the worker with fresh code, USR1 kills the
+    running jobs, and TTIN logs their stacks. docs/reference/signals.md lists all signals.
     """
     if workers > 1 and options["pidfile"]:
         raise click.UsageError("--pidfile is for one worker; leave it out with --workers", click.get_current_context())

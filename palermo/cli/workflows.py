@@ -16,7 +16,7 @@ from palermo.core.text import count
 @query_options
 @click.pass_context
 def workflows(ctx: click.Context, /) -> None:
-    """List workflows, show one, retry failed steps, send signals."""
+    """List or show workflows, retry failed steps, or send signals."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_workflows)
 
@@ -25,7 +25,7 @@ def workflows(ctx: click.Context, /) -> None:
 @query_options
 @click.pass_obj
 def list_workflows(context: Context, /) -> None:
-    """List the workflows that run or have failed, oldest first."""
+    """List running and failed workflows, oldest first."""
     columns: list[Column] = [
         field("Workflow", "id"),
         field("Job"),
@@ -43,7 +43,7 @@ def list_workflows(context: Context, /) -> None:
 @query_options
 @click.pass_obj
 def show(context: Context, /, id: str) -> None:
-    """Show the steps of the workflow ID as a tree, with their states and what they wait for."""
+    """Show the steps of the workflow ID as a tree, with the state of each step and the reason why it is waiting."""
     found = context.inspector().workflows.show(id)
     if printed_json(found):
         return
@@ -62,7 +62,7 @@ def show(context: Context, /, id: str) -> None:
 @broker_options
 @click.pass_obj
 def retry(context: Context, /, id: str, yes: bool) -> None:
-    """Requeue the failed jobs of the workflow ID; the steps after them run again."""
+    """Requeue the failed jobs of the workflow ID. The steps after them run again."""
     inspector = context.inspector()
     if undone := inspector.workflows.cleaned_up(id):
         confirm(lambda: f"Retry {id}? These steps for its failure have run: {', '.join(undone)}.", yes=yes)
@@ -76,7 +76,7 @@ def retry(context: Context, /, id: str, yes: bool) -> None:
 @broker_options
 @click.pass_obj
 def signal(context: Context, /, id: str, name: str, value: str) -> None:
-    """Send the signal NAME to the workflow ID, with a VALUE in JSON."""
+    """Send the signal NAME to the workflow ID, with an optional VALUE in JSON."""
     try:
         decoded = json.loads(value)
     except ValueError:

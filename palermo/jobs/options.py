@@ -121,7 +121,7 @@ class _OneByOne(TypedDict, total=False):
         Unique | Duration | None,
         Option(
             UniqueFor(get_args(Unique)),
-            "How long its key blocks other jobs: until_start, until_done, or a duration.",
+            "Time that its key blocks other jobs: until_start, until_done, or a duration.",
             in_steps=False,
         ),
     ]
@@ -129,8 +129,8 @@ class _OneByOne(TypedDict, total=False):
         OnDuplicate | None,
         Option(
             Choice(get_args(OnDuplicate)),
-            "What to do if a job has the same key: return that job, raise, replace its arguments, or rerun it when it"
-            " has ended.",
+            "What to do if another job holds the key: return that job, raise an error, replace its arguments, or"
+            " rerun it after its end.",
             in_steps=False,
         ),
     ]
@@ -140,13 +140,13 @@ class _OneByOne(TypedDict, total=False):
 
 
 class _Waiting(TypedDict, total=False):
-    queue: Annotated[str | None, Option(QUEUE, "The queue that it waits in.")]
+    queue: Annotated[str | None, Option(QUEUE, "Queue to enqueue it to.")]
     priority: Annotated[
         int | None,
         Option(Count(0, MAX_PRIORITY), f"Priority within its queue, from 0 to {MAX_PRIORITY}; the highest runs first."),
     ]
     expires: Annotated[Duration | None, Option(SECONDS, "Maximum time from when it is due to its start.")]
-    delay: Annotated[Duration | None, Option(Seconds(from_zero=True), "Delay before it may run.")]
+    delay: Annotated[Duration | None, Option(Seconds(from_zero=True), "Minimum time before it runs.")]
     unique_key: Annotated[
         KeyOption | None,
         Option(

@@ -38,7 +38,7 @@ CHIPS: Mapping[str, tuple[str, str]] = {
     "error": ("Timeout", "part of the error's class name"),
     "worker": ("@web-1", "part of the worker's id; @web-1 matches all workers of that machine"),
     "tenant": ("acme", "part of the tenant's name"),
-    "state": ("failed", f"{', '.join(STATES[:-1])} or {STATES[-1]}; several with a comma"),
+    "state": ("failed", f"{', '.join(STATES[:-1])} or {STATES[-1]}; separate several with commas"),
     "since": (
         "15m",
         "failed, ended, started or enqueued at this time or later: 2h (ago) or 2026-12-01T09:00Z",
