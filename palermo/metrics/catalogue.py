@@ -47,7 +47,7 @@ WEB: tuple[Metric, ...] = (
         "Workflows that are running, or have failed and can be retried, by state.",
         ("state",),
     ),
-    Metric("palermo_workflow_jobs", GAUGE, "Jobs of workflows that wait in queues or run."),
+    Metric("palermo_workflow_jobs", GAUGE, "Jobs of workflows that are waiting in a queue or running."),
     Metric("palermo_workers", GAUGE, "Live workers, by state.", ("state",)),
     Metric("palermo_slots", GAUGE, "Slots of all workers."),
     Metric("palermo_slots_busy", GAUGE, "Slots that run a job."),

@@ -77,12 +77,12 @@ class SettingArguments(TypedDict, total=False):
             "(docs/guides/tenants.md).",
         ),
     ]
-    default_queue: Annotated[str | None, Setting(check_new_queue, "Queue of jobs that set no queue.")]
+    default_queue: Annotated[str | None, Setting(check_new_queue, "Queue for jobs that don't set one.")]
     serializer: Annotated[
         str | None, Setting(read_name, "Serializer of arguments: json, msgpack, pickle, or one of your own.")
     ]
     compression: Annotated[str | None, Setting(read_path, "Compression of arguments: gzip, zstd, or none.")]
-    sign: Annotated[bool | None, Setting(read_truth, "Sign jobs with the first of the signing_keys.")]
+    sign: Annotated[bool | None, Setting(read_truth, "Sign jobs with the first key of signing_keys.")]
     signing_keys: Annotated[
         list[str] | tuple[str, ...] | None,
         Setting(
@@ -90,29 +90,29 @@ class SettingArguments(TypedDict, total=False):
         ),
     ]
     publish_timeout: Annotated[
-        Duration | str | None, Setting(read_seconds, "Maximum time to enqueue a job, with all reconnects and retries.")
+        Duration | str | None, Setting(read_seconds, "Maximum time to enqueue a job, including reconnects and retries.")
     ]
     imports: Annotated[
         list[str] | tuple[str, ...] | None,
         Setting(
             read_list,
-            "Modules with jobs, for workers and commands that name none; patterns such as `shop.*` are allowed. If set"
-            " in a file, the file's folder is importable.",
+            "Modules with jobs, for workers and commands started without modules; patterns such as `shop.*` are"
+            " allowed. If set in a file, the file's folder is importable.",
         ),
     ]
     schedule: Annotated[
         Mapping[str, Mapping[str, Any]] | None,
         Setting(
             read_schedule,
-            "Recurring jobs by name: tables in a file, a JSON object in the variable (docs/learn/recurring.md).",
+            "Recurring jobs by name: tables in a file, or a JSON object in the variable (docs/learn/recurring.md).",
         ),
     ]
     failed_per_queue: Annotated[
         bool | None,
         Setting(
             read_truth,
-            "Keep the failed jobs of each queue in a queue of their own, `failed:QUEUE`. Every command shows all of "
-            "them either way.",
+            "Keep the failed jobs of each queue in a separate queue, `failed:QUEUE`. Every command still shows all "
+            "of them.",
         ),
     ]
     failed_max_age: Annotated[
@@ -131,7 +131,7 @@ class SettingArguments(TypedDict, total=False):
         int | Literal["none"] | None,
         Setting(
             optional(read_positive),
-            "Number of workers that may die while running a job before it fails as WorkerDied; none for no limit"
+            "Number of workers that can die while running a job before it fails as WorkerDied; none sets no limit"
             " (docs/guides/long-jobs.md).",
         ),
     ]
@@ -160,7 +160,9 @@ class SettingArguments(TypedDict, total=False):
     ]
     journal_max_age: Annotated[
         Duration | str | None,
-        Setting(read_seconds, "Time that the journal is kept. On RabbitMQ it is set when the journal is created."),
+        Setting(
+            read_seconds, "Maximum age of records in the journal. On RabbitMQ it is set when the journal is created."
+        ),
     ]
     events_prefix: Annotated[
         str | None,
@@ -267,11 +269,11 @@ class SettingArguments(TypedDict, total=False):
         bool | None,
         Setting(
             read_truth,
-            "Require a token, created at each start, if `palermo web` runs without users; not the token itself.",
+            "Whether `palermo web` requires a token if it has no users. A new token is created at each start.",
             hidden=True,
         ),
     ]
-    web_read_only: Annotated[bool | None, Setting(read_truth, "Refuse every change from the web.")]
+    web_read_only: Annotated[bool | None, Setting(read_truth, "Refuse all changes on the web pages and in the API.")]
     web_prefix: Annotated[str | None, Setting(read_prefix, "Path prefix that a proxy removes, such as `/palermo`.")]
     web_trust_proxy: Annotated[
         bool | None,
