@@ -54,7 +54,7 @@ class Route(APIRoute):
 
 
 class Router(APIRouter):
-    """A router of pages or of the API."""
+    """A router for pages or the API. Its handlers run in threads."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(route_class=Route, **options)

@@ -251,10 +251,10 @@ def imports() -> Iterator[None]:
 
 
 def _set_up_process() -> None:
-    """Hide passwords in the process title, and make output of any text safe on any terminal.
+    """Hide passwords in the process title, and escape text that the terminal can't display.
 
-    A closed standard stream is opened on /dev/null. Otherwise one of uvloop's files could get its number, and uvloop
-    aborts the process when it closes such a file.
+    A closed standard stream is opened on /dev/null. Otherwise uvloop could get its file descriptor for one of its own
+    files, and uvloop aborts the process when it closes such a descriptor.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

@@ -31,7 +31,10 @@ def is_plain(message: Message) -> bool:
 
 
 def runs_alone(message: Message) -> bool:
-    """Whether the job must run in a call of its own, so that no other job of a batch waits or ends with it."""
+    """Whether the job must run in its own call.
+
+    Otherwise the other jobs of its batch would have to wait for it, or would end when it ends.
+    """
     lock = lock_of(message)
     alone = (lock is not None and lock.asks) or demand_of(message) is not None or message.rerun_after is not None
     return alone or WORKFLOW in message.extra

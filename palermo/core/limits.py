@@ -284,7 +284,7 @@ class LimitInfo(Struct, frozen=True, kw_only=True):
     #: The rate as the user wrote it; "" for none.
     rate: str
     running: int
-    #: Number of postponed jobs, as far as is known.
+    #: Number of postponed jobs known to the decider.
     waiting: int
 
 

@@ -273,7 +273,7 @@ class View(Struct, frozen=True):
     steps: Mapping[str, Status]
     #: The status of the workflow as a whole.
     whole: Status
-    #: Steps that should be enqueued or running, and awaited signals. Of a map's members, only those in `apart`: see
+    #: Steps that should be enqueued or running, and awaited signals. For a map, only the members in `apart`: see
     #: `Members.out`.
     out: frozenset[str]
     #: Maps that may release more members: the numbers of active and of unreleased ones.

@@ -115,7 +115,7 @@ class Report(Struct, frozen=True, kw_only=True):
     deploys: list[Deploy]
     #: The tallies of each dimension, busiest first; only in a report about everything.
     parts: Mapping[str, list[Named]]
-    #: Number of records lost while the journal was unavailable, as far as reported by their writers.
+    #: Number of records that writers reported as lost while the journal was unavailable.
     lost: int
 
 
@@ -282,7 +282,7 @@ def _name(record: Mapping[str, Any], field: str) -> str:
 
 
 class Summary(_Noted):
-    """The sums between two instants, as far as the journal has been read."""
+    """The sums between two instants. Records of the journal that are not read yet are missing."""
 
     def __init__(self, since: float, until: float = math.inf, *, cell: float = 0.0, **chosen: str) -> None:
         """`since` and `until` are in Unix seconds; `cell` is the length of the report's cells in seconds.

@@ -32,7 +32,7 @@ def _harmless() -> Iterator[None]:
 
 @lru_cache(maxsize=4)
 def _tracer(provider: TracerProvider) -> Tracer:
-    """Return the provider's tracer, cached because creating it takes longer than a span."""
+    """Return the provider's tracer, cached because creating a tracer takes longer than creating a span."""
     return provider.get_tracer("palermo", VERSION)
 
 

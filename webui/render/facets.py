@@ -24,7 +24,10 @@ class Facet(NamedTuple):
 
 
 def facets(asked: ListFilter[JobFilter], counts: Mapping[str, Counter[str]]) -> list[Facet]:
-    """Return the facets with more than one name, which can narrow a list. `counts` is about the listed jobs."""
+    """Return the facets that can narrow the list, which are those with more than one name.
+
+    `counts` has the number of listed jobs by condition and name.
+    """
     found = []
     for condition, names in counts.items():
         known = [(name, number) for name, number in names.most_common() if name]

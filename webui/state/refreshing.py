@@ -16,9 +16,8 @@ T = TypeVar("T")
 class Refreshing(Generic[T]):
     """A value that is rebuilt once it is too old. Thread-safe.
 
-    A value is used for `fresh` seconds; with `slow` for at least that many times its build time, but at most `longest`
-    seconds because of that. An error is raised for all callers that are waiting for the value, and the next call tries
-    again.
+    A value is used for `fresh` seconds, or for `slow` times its build time if that is longer. `longest` limits the
+    latter, in seconds. If building fails, all callers that are waiting get the error, and the next call tries again.
     """
 
     def __init__(

@@ -152,7 +152,10 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def permit_counts(self, permits: Sequence[Stored]) -> Sequence[tuple[int, int, int]]:
-        """For each permit, the numbers of jobs that run with it, that have it but are queued, and that wait for it."""
+        """Return three counts for each permit.
+
+        They are the jobs running with the permit, the jobs queued with it, and the jobs waiting for it.
+        """
 
     @abc.abstractmethod
     async def absent(self, ids: Collection[str]) -> set[str]:

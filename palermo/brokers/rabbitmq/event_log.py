@@ -62,7 +62,7 @@ class EventLog:
         self._connection = connection
         self._wiring = wiring
         self.wanted = session.keep_events
-        #: Whether the stream is bound to the gateway, as far as this session knows.
+        #: Whether this session last bound the stream to the gateway; at first, whether events should be kept.
         self._bound = session.keep_events
         self._stream = Stream(
             internal(session.exchange, "events"),

@@ -74,7 +74,7 @@ class Migration:
         self._name = amqp_queue(exchange, queue)
         self._aside = internal(exchange, f"migrating.{queue}")
         self._swept = SweepProgress(total=0)
-        #: Whether publishing is diverted to the second queue, as far as is known.
+        #: Whether publishing was diverted to the second queue at the last check or change.
         self._diverted = False
         #: Messages that were removed from the old queue during the diversion, by identity. If a publisher declares the
         #: old queue in the meantime, it binds it again, and its messages go to both queues.

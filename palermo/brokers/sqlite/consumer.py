@@ -116,7 +116,7 @@ class SqliteConsumer(StepConsumer):
         self._work_soon()
 
     def _claim(self, db: sqlite3.Connection) -> list[Delivery]:
-        """Claim jobs for the waiting slots, as far as there are jobs."""
+        """Claim at most one job for each waiting slot."""
         found: list[Delivery] = []
         slots = self._free_slots()
         for slot in slots:

@@ -1,7 +1,7 @@
 """Alarms, limits and missing permissions that keep RabbitMQ from storing, creating queues, or passing on commands.
 
 During an alarm RabbitMQ stops reading from any connection that has ever published, including its acks and requests. So
-a session reads on another connection than it writes on.
+a session has one connection for reading and another for writing.
 """
 
 import asyncio

@@ -46,7 +46,7 @@ class PublishFuture:
 
 
 class _Pending(NamedTuple):
-    """A publish without an answer from the broker so far."""
+    """A publish that the broker hasn't answered yet."""
 
     ended: OnPublished
     routing_key: str
@@ -320,7 +320,7 @@ class MissingQueues:
         self._connection = connection
         self._publisher = OwnPublisher(connection)
         self._missing: set[str] = set()
-        #: Whether this user may write to such queues, as far as this session knows.
+        #: Whether this user may write to such queues. True until RabbitMQ refuses it.
         self._may_write = True
 
     def found(self, queue: str) -> None:

@@ -256,7 +256,7 @@ class Stream:
         return await self._patiently(connection, lambda: self._find_last(connection))
 
     async def read(self, connection: Connection, first: int, last: int) -> AsyncGenerator[Placed, None]:
-        """The entries between two existing offsets, as far as the stream still has them.
+        """The entries between two existing offsets that the stream has not deleted yet.
 
         Only a few entries are buffered while the caller is busy. Raises BrokerUnavailable, also after `patience`
         seconds without an entry, and NotFound if the stream doesn't exist.

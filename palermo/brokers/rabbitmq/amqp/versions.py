@@ -182,7 +182,7 @@ def of_quorum(kind: str, text: str) -> str:
 
 
 def no_priorities(queue: str, what: str) -> Finding:
-    """The finding about jobs with priorities in a classic queue without them."""
+    """The finding for a classic queue without priorities that contains jobs with a priority."""
     return Finding.warning(
         f"queue {queue}",
         f"{what}, without priorities; it has jobs with a priority, which has no effect",
@@ -191,7 +191,7 @@ def no_priorities(queue: str, what: str) -> Finding:
 
 
 def other_type(queue: str, *, ours: str, theirs: str) -> Finding:
-    """The finding about a queue with another type than queue_type."""
+    """The finding for a queue with a type other than queue_type."""
     return Finding.warning(
         f"queue {queue}",
         f"a {theirs} queue, although queue_type is {ours}; used unchanged",

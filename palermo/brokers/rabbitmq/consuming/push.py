@@ -389,7 +389,7 @@ class PushSource:
         requeue(delivery)
 
     def settled(self, delivery: Delivery, *, detached: bool) -> None:
-        """Record that a delivery was settled. The channel of a detached one is closed."""
+        """Record that a delivery was settled. If it was detached, close its channel."""
         channel, _ = delivery.token
         if not detached:
             self.slots[delivery.slot - 1].settled(delivery.token)

@@ -2,8 +2,8 @@
 
 RabbitMQ counts such a worker and keeps its jobs for it until it misses its heartbeats. Its identity and jobs come from
 its last answer to this session, or else from its last record in the run log, which has its counters and long jobs. It
-is still connected if its request queue exists. Of other silent workers only the number is known, and only if a classic
-queue counts the workers.
+is still connected if its request queue exists. If a silent worker is in neither, it is only counted, and only if a
+classic queue counts the workers.
 
 If the user has no permission to send requests, all workers are found in this way, as "unasked" instead of "silent".
 """

@@ -1,7 +1,7 @@
 """The queues that a worker can't use now although its session works.
 
-Another program uses the queue exclusively, this user may not read it, or its node is down. The worker serves its other
-queues in the meantime, and retries after a while.
+A queue is unusable if another program uses it exclusively, if this user has no permission to read it, or if its node is
+down. The worker serves its other queues in the meantime, and retries after a while.
 """
 
 import asyncio

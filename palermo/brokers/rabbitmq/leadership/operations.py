@@ -94,7 +94,7 @@ class GiveSign(BriefOperation[None], frozen=True):
 
 
 class EnqueueUnique(BriefOperation[list[EnqueueAnswer]], frozen=True):
-    """Enqueue these jobs, each if its key is free. The reply has an answer for each."""
+    """Enqueue these jobs, each if its key is free. Replies with an answer for each."""
 
     claims: list[AsJson[KeyRequest]]
 
@@ -137,7 +137,7 @@ class StartJob(BriefOperation[Start], frozen=True):
 
 
 class ReadmitJobs(BriefOperation[list[bool]], frozen=True):
-    """Take the keys for requeued jobs. The reply says for each job whether it may be requeued."""
+    """Take the keys for requeued jobs. Replies for each job whether it may be requeued."""
 
     messages: list[AsJson[Message]]
 
@@ -157,7 +157,7 @@ class CancelJobs(BriefOperation[None], frozen=True):
 
 
 class FreeKeys(BriefOperation[list[str]], frozen=True):
-    """Take these keys from their holders. The reply has the keys that existed."""
+    """Take these keys from their holders. Replies with the keys that existed."""
 
     names: list[str]
 
@@ -170,7 +170,7 @@ class Keys(Struct, frozen=True):
 
 
 class ListKeys(BriefOperation[Keys], frozen=True):
-    """The reply is a page of the keys that contain the text, starting after the name `after`."""
+    """Replies with a page of the keys that contain the text, starting after the name `after`."""
 
     text: str
     offset: int
@@ -179,7 +179,7 @@ class ListKeys(BriefOperation[Keys], frozen=True):
 
 
 class FindKeys(BriefOperation[Keys], frozen=True):
-    """The reply is the keys with these names; its total is the number of names that the leader has looked up."""
+    """Replies with the keys with these names; the total is the number of names that the leader has looked up."""
 
     names: list[str]
 
@@ -188,7 +188,7 @@ class FindKeys(BriefOperation[Keys], frozen=True):
 
 
 class RequestPermit(BriefOperation[RunNow | RunLater], frozen=True):
-    """Request a permit to run a limited job. The reply says when it may run."""
+    """Request a permit to run a limited job. Replies when the job may run."""
 
     demand: LimitDemand
     id: str
@@ -204,7 +204,7 @@ class EndRun(BriefOperation[None], frozen=True):
 
 
 class ListLimits(BriefOperation[list[LimitInfo]], frozen=True):
-    """The reply is all known limited keys, by name."""
+    """Replies with all known limited keys, by name."""
 
 
 # -- scheduled and recurring jobs
@@ -218,7 +218,7 @@ class Scheduled(Struct, frozen=True):
 
 
 class ListScheduled(Operation[Scheduled], frozen=True):
-    """The reply is a page of the scheduled jobs that match the filter."""
+    """Replies with a page of the scheduled jobs that match the filter."""
 
     chosen: ScheduledFilter
     offset: int
@@ -226,11 +226,11 @@ class ListScheduled(Operation[Scheduled], frozen=True):
 
 
 class ListingProgress(BriefOperation[tuple[int, int] | None], frozen=True):
-    """The reply is the numbers of jobs read, and to read, for the current ListScheduled, or None."""
+    """Replies with the progress of the current ListScheduled: the jobs read and the jobs to read, or None."""
 
 
 class AlterScheduled(Operation[list[AlteredJob]], frozen=True):
-    """Cancel, run, move or give up the matching scheduled jobs. The reply has these jobs."""
+    """Cancel, run, move or give up the matching scheduled jobs. Replies with these jobs."""
 
     chosen: ScheduledFilter
     action: str
@@ -241,14 +241,14 @@ class AlterScheduled(Operation[list[AlteredJob]], frozen=True):
 
 
 class EditScheduled(Operation[list[AlteredJob]], frozen=True):
-    """Change the scheduled job with this id. The reply has this job."""
+    """Change the scheduled job with this id. Replies with the job."""
 
     id: str
     edit: AsJson[JobEdit]
 
 
 class ListRecurring(Operation[list[AsJson[RecurringEntry]]], frozen=True):
-    """The reply is all recurring jobs, by name."""
+    """Replies with all recurring jobs, by name."""
 
 
 class ChangeRecurring(Operation[None], frozen=True):
@@ -263,7 +263,7 @@ class ChangeRecurring(Operation[None], frozen=True):
 
 
 class ListWorkflows(BriefOperation[list[WorkflowInfo]], frozen=True):
-    """The reply is the running and failed workflows, or the one with this id."""
+    """Replies with the running and failed workflows, or with the one that has this id."""
 
     id: str | None
 
@@ -276,19 +276,19 @@ class WorkflowPlace(Struct, frozen=True):
 
 
 class LocateWorkflows(BriefOperation[list[WorkflowPlace]], frozen=True):
-    """The reply has the workflows with these ids."""
+    """Replies with the workflows with these ids."""
 
     ids: list[str]
 
 
 class ListFailedSteps(BriefOperation[list[str]], frozen=True):
-    """The reply is the ids of the failed jobs of a workflow."""
+    """Replies with the ids of a workflow's failed jobs."""
 
     id: str
 
 
 class CancelWorkflows(BriefOperation[list[str]], frozen=True):
-    """Cancel the workflows with these ids. The reply is the ids of their waiting and running jobs."""
+    """Cancel the workflows with these ids. Replies with the ids of their waiting and running jobs."""
 
     ids: list[str]
 
@@ -305,17 +305,17 @@ class SignalWorkflow(Operation[None], frozen=True):
 
 
 class RequeueSteps(BriefOperation[list[dict[str, Any] | None]], frozen=True):
-    """Run failed steps again. The reply has new headers for each, or None for one that must not run again."""
+    """Run failed steps again. Replies with new headers for each, or None for a step that must not run again."""
 
     messages: list[AsJson[Message]]
 
 
 class MeasureWorkflows(Operation[int], frozen=True):
-    """The reply is the size of workflows, in the leader's memory and its ledger, in bytes."""
+    """Replies with the size of all workflows in bytes, in the leader's memory and in its ledger."""
 
 
 class HasEnded(BriefOperation[bool], frozen=True):
-    """The reply is whether the leader knows that this run of a step has ended."""
+    """Replies whether the leader has recorded the end of this run of a step."""
 
     workflow: str
     path: str
@@ -333,17 +333,17 @@ class EndSteps(BriefOperation[None], frozen=True):
 
 
 class CountTenantJobs(TenantOperation[dict[str, int]], frozen=True):
-    """The reply is the number of jobs in tenants' queues, by job queue."""
+    """Replies with the number of jobs in tenants' queues, by job queue."""
 
 
 class ListTenants(TenantOperation[list[Tenant]], frozen=True):
-    """The reply is the tenants of a queue that have jobs in their own queues."""
+    """Replies with the names of the tenants that have jobs in their own queues, for one job queue."""
 
     queue: str
 
 
 class ListTenantNames(TenantOperation[list[str]], frozen=True):
-    """The reply is the tenants of a queue that have their own queues, empty or not."""
+    """Replies with the names of the tenants that have their own queues, empty or not, for one job queue."""
 
     queue: str
 
@@ -357,7 +357,7 @@ class RequeueTenantJobs(TenantOperation[None], frozen=True):
 
 
 class HasTenantJobs(TenantOperation[bool], frozen=True):
-    """The reply is whether jobs of this tenant wait, or may wait, in the tenant's own queue."""
+    """Replies whether the tenant's own queue has jobs, or might have some."""
 
     queue: str
     tenant: str

@@ -234,7 +234,7 @@ class Declarer:
             return await self._make_again(queue)
 
     async def _make_again(self, queue: str) -> str:
-        """Create the queue, the exchange and the bindings as far as they are missing. Returns the queue's type."""
+        """Create the queue, the exchange and the bindings that are missing. Returns the queue's type."""
         try:
             return await self._declare(queue)
         except NotFound:

@@ -198,10 +198,10 @@ class _Memory:
 
 
 def _make_private(path: str) -> None:
-    """Create the file readable for this user only, since it has the jobs' arguments. Does nothing if it exists.
+    """Create the file with mode 0600, because it contains the arguments of jobs. Does nothing if the file exists.
 
-    With a umask that permits group writes, such as 0007, its group may read and write it. SQLite gives the files -wal
-    and -shm the same mode.
+    If the umask permits group writes, such as 0007, the group can also read and write the file. SQLite gives its -wal
+    and -shm files the same mode.
     """
     with contextlib.suppress(FileExistsError):
         _make_file(path)

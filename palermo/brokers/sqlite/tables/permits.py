@@ -33,7 +33,10 @@ def delete_jobs(db: sqlite3.Connection, condition: str, values: tuple[Any, ...])
 
 
 def count_permits(db: sqlite3.Connection, exchange: str, keys: Iterable[Any]) -> list[tuple[int, int, int]]:
-    """For each limited key, the numbers of jobs that run with a permit, are queued with one, and wait for one."""
+    """Return three counts for each limited key.
+
+    They are the jobs running with a permit, the jobs queued with a permit, and the jobs waiting for one.
+    """
     query = (
         "select count(*) filter (where holder is not null), count(*) filter (where holder is null),"
         " (select count(*) from later where permit = :it) from job where permit = :it"
