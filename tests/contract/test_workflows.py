@@ -289,7 +289,7 @@ def test_a_workflow_out_of_time_fails(site: Palermo) -> None:
     assert job.status() == "failed"
     assert jobs.ran == []
     assert site.inspector().workflows.list() == []
-    with pytest.raises(UsageError, match="or ran out of time"):
+    with pytest.raises(UsageError, match="missed a deadline"):
         site.inspector().workflows.retry(job.id)
     site.clock.advance(11)
     assert job_by_id(job.id).status() == "failed"

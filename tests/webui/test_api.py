@@ -36,7 +36,7 @@ def test_a_job_announced_as_unique_is_unique_by_its_name(settings: Settings, ser
 
     assert (first.status_code, first.json()["note"]) == (201, None)
     assert (again.status_code, first.json()["id"] in again.json()["error"]) == (409, True)
-    assert (refused.status_code, "made by a function" in refused.json()["error"]) == (422, True)
+    assert (refused.status_code, "computed by a function" in refused.json()["error"]) == (422, True)
     assert len(refused.json()["error"].splitlines()) == 1
     assert keyed.status_code == 201
     assert "the code of" in plain.json()["note"], "it is never silently plain"

@@ -67,7 +67,7 @@ def test_one_is_run_once_with_other_arguments_and_edited_on_its_page(web: Web) -
     assert ("hunter2" in page, "3600" in page) == (False, True)
 
     ran = web.form(own, f"{own}/run-with", args='["us"]', kwargs=json.dumps({"password": MASK}))
-    assert "Enqueued shop.sweep, as job" in ran.text
+    assert "Enqueued shop.sweep as job" in ran.text
     waiting = [(row["args"], row["kwargs"]) for row in web.inspector.jobs.list("slow")]
     assert waiting == [(["us"], {"password": "hunter2"})]
     for above, action, wrong, said in (

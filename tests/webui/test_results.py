@@ -96,7 +96,7 @@ def test_a_result_is_shown_redacted_and_why_there_is_none(web: Web) -> None:
         ("b", "succeeded", {"refused": "the result is too large"}, 409, "job b is done, and the result is too large"),
         ("c", "succeeded", {}, 409, "job c is done, but its result was not kept"),
         ("d", "succeeded", {"skipped": True}, 200, ""),
-        ("e", "started", {}, 404, "job e: it does not wait in a queue"),
+        ("e", "started", {}, 404, "job e: it is not waiting, scheduled, running or failed"),
     ):
         write(web.client, [ended(id, kind, at=time.time(), **more)])
 

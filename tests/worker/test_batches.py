@@ -151,7 +151,7 @@ def test_rows_marked_as_done_are_done_also_if_the_others_were_killed(bench: Benc
         ({"batch": 0}, "batch=0"),
         ({"batch": True}, "batch=True"),
         ({"batch": 5, "batch_wait": -1}, "batch_wait=-1"),
-        ({"batch": 5, "keep_result": True}, "kept"),
+        ({"batch": 5, "keep_result": True}, "keep_result"),
     ],
 )
 def test_options_that_no_batch_can_have_are_refused(options: dict[str, Any], said: str) -> None:

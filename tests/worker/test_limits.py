@@ -120,7 +120,7 @@ def test_a_slot_that_has_grown_is_replaced_after_its_job(rig: Rig) -> None:
     eater, other = rig.lines()
     assert eater != f"{other} eats"
     assert rig.errors() == {}
-    assert "MB, above 250 MB" in log
+    assert "the limit is 250 MB" in log
 
 
 def test_a_job_that_grows_above_the_limit_is_killed_and_says_why(rig: Rig) -> None:
