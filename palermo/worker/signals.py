@@ -67,8 +67,8 @@ SIGNALS: tuple[SignalRow, ...] = (
     SignalRow(
         "TERM",
         Action.STOP,
-        "Finish the running jobs within the shutdown timeout. Then raise JobTerminated in the remaining ones, kill"
-        " those that still run after the term timeout, release all of these, and exit",
+        "Finish the running jobs within the shutdown timeout. Then raise JobTerminated in the remaining jobs, kill"
+        " jobs that are still running after the term timeout, release all unfinished jobs, and exit",
     ),
     SignalRow("INT", Action.INTERRUPT, "Like TERM. A second INT kills the running jobs immediately and releases them"),
     SignalRow("USR2", Action.PAUSE, "Take no more jobs. Running jobs continue"),

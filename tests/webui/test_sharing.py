@@ -26,7 +26,7 @@ def test_the_page_of_a_job_shows_the_next_job_of_its_key(web: Web) -> None:
     plain = web.client.enqueue("burst.note", [3]).id
 
     text = unescape(web.http.get(f"/jobs/{first}").text)
-    for said in ("throttle:burst.sync", "Next job of its key", f"/jobs/{second}", "Its key is closed until"):
+    for said in ("throttle:burst.sync", "Next job with its key", f"/jobs/{second}", "Its key is closed until"):
         assert said in text
     row = web.api(f"jobs/{first}/status")
     assert (row["state"], row["key"], row["next_id"]) == ("pending", "throttle:burst.sync", second)
