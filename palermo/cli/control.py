@@ -43,7 +43,7 @@ _CANCELLED = {
 @click.command()
 @click.argument("queues", nargs=-1, metavar="[QUEUE...]", shell_complete=complete_queue)
 @click.option("--all", "every", is_flag=True, help="All queues, including those added later.")
-@click.option("--reason", metavar="TEXT", default="", help="The reason, shown on the web pages and in the journal.")
+@click.option("--reason", metavar="TEXT", default="", help="Reason to show on the web pages and in the journal.")
 @query_options
 @click.pass_obj
 def pause(context: Context, /, queues: tuple[str, ...], every: bool, reason: str) -> None:
@@ -331,7 +331,7 @@ def _question_about(inspector: Inspector, job: str, args: Any, kwargs: Any, queu
     "kind",
     type=click.Choice(MIGRATABLE),
     required=True,
-    help="The new type; priority is classic with priorities.",
+    help="New type; priority is classic with priorities.",
 )
 @yes_option
 @broker_options

@@ -93,13 +93,13 @@ _job_options = all_of(*(_flag(name) for name in ENQUEUE_OPTIONS if name not in _
     "--queue",
     metavar="QUEUE",
     shell_complete=complete_queue,
-    help="The queue; by default the job's own, if its code is imported.",
+    help="Queue to enqueue to; by default the job's own, if its code is imported.",
 )
 @click.option("--id", "id", metavar="ID", help="The job's id; a new UUID by default.")
 @click.option(
-    "--in", "--delay", "after", type=parse_duration, metavar="TIME", help="Run it after this time: 90s, 5m or 2d."
+    "--in", "--delay", "after", type=parse_duration, metavar="TIME", help="Delay before the job runs: 90s, 5m or 2d."
 )
-@click.option("--at", type=parse_instant, metavar="WHEN", help="Run it at this time: 2026-12-01T09:00Z.")
+@click.option("--at", type=parse_instant, metavar="WHEN", help="Time to run the job: 2026-12-01T09:00Z.")
 @_job_options
 @query_options
 @click.pass_obj

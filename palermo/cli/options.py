@@ -202,7 +202,7 @@ def filter_options(*names: str, of_actions: bool = False) -> Options:
 
     chips = ACTION_CHIPS if of_actions else CHIPS
     text = (
-        "Text in the ids of its jobs or in its details." if of_actions else "Text in its id, name, arguments or error."
+        "Text in the action's job ids or details." if of_actions else "Text in the job's id, name, arguments or error."
     )
     several = "Several conditions, such as 'queue:mail since:1h \"no answer\"'."
     options = [

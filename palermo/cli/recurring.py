@@ -68,7 +68,7 @@ def show(context: Context, /, name: str) -> None:
     "--queue",
     metavar="QUEUE",
     shell_complete=complete_queue,
-    help="The queue; by default the job's own, if PALERMO_IMPORTS names its code.",
+    help="Queue to enqueue to; by default the job's own, if PALERMO_IMPORTS includes its module.",
 )
 @click.option(
     "--missed",

@@ -27,7 +27,11 @@ _ROLES = ("viewer", "operator", "admin")
 @click.option("--trust-proxy", is_flag=True, default=None, help="Trust X-Forwarded-For, -Host, -Prefix and -Proto.")
 @click.option("--read-only", is_flag=True, default=None, help="Refuse all changes.")
 @click.option(
-    "--log-format", type=click.Choice(("text", "json"), case_sensitive=False), default="text", show_default=True
+    "--log-format",
+    type=click.Choice(("text", "json"), case_sensitive=False),
+    default="text",
+    show_default=True,
+    help="Format of a log line.",
 )
 @broker_options_of_server
 @click.pass_obj

@@ -83,7 +83,7 @@ class _Encoding(TypedDict, total=False):
 
 
 class _Id(TypedDict, total=False):
-    id: Annotated[str | None, Option(ID, "Its id: text of 1 to 255 bytes. A new UUID by default.")]
+    id: Annotated[str | None, Option(ID, "Id of 1 to 255 bytes; a new UUID by default.")]
 
 
 class _Run(TypedDict, total=False):
@@ -101,7 +101,7 @@ class _Retrying(TypedDict, total=False):
 class _Result(TypedDict, total=False):
     keep_result: Annotated[
         bool | None,
-        Option(FLAG, "Keep its result, for `Job.result` and `palermo wait`."),
+        Option(FLAG, "Keep the job's result, for `Job.result` and `palermo wait`."),
     ]
 
 
@@ -110,18 +110,18 @@ class _OneByOne(TypedDict, total=False):
 
     rerun_after: Annotated[
         Duration | None,
-        Option(SECONDS, "Time after which a run that has not ended is killed and repeated."),
+        Option(SECONDS, "Maximum duration of a run before it is killed and repeated."),
     ]
-    limit: Annotated[int | None, Option(Count(1, MAX_LIMIT), "Maximum number of runs at once, over all workers.")]
+    limit: Annotated[int | None, Option(Count(1, MAX_LIMIT), "Maximum number of runs at once, across all workers.")]
     limit_key: Annotated[
         KeyOption | None, Option(Key(check_limit_key), "Key that limit and rate apply to; by default, the job.")
     ]
-    rate: Annotated[str | None, Option(RATE, "Maximum rate of runs, over all workers, such as 50/s or 100/min.")]
+    rate: Annotated[str | None, Option(RATE, "Maximum rate of runs, across all workers, such as 50/s or 100/min.")]
     unique: Annotated[
         Unique | Duration | None,
         Option(
             UniqueFor(get_args(Unique)),
-            "Time that its key blocks other jobs: until_start, until_done, or a duration.",
+            "Time that the job's key blocks other jobs: until_start, until_done, or a duration.",
             in_steps=False,
         ),
     ]
@@ -135,23 +135,23 @@ class _OneByOne(TypedDict, total=False):
         ),
     ]
     dedupe: Annotated[
-        Duration | None, Option(SECONDS, "Time that its key blocks other jobs after its end.", in_steps=False)
+        Duration | None, Option(SECONDS, "Time that the job's key blocks other jobs after it ends.", in_steps=False)
     ]
 
 
 class _Waiting(TypedDict, total=False):
-    queue: Annotated[str | None, Option(QUEUE, "Queue to enqueue it to.")]
+    queue: Annotated[str | None, Option(QUEUE, "Queue to enqueue the job to.")]
     priority: Annotated[
         int | None,
         Option(Count(0, MAX_PRIORITY), f"Priority within its queue, from 0 to {MAX_PRIORITY}; the highest runs first."),
     ]
-    expires: Annotated[Duration | None, Option(SECONDS, "Maximum time from when it is due to its start.")]
-    delay: Annotated[Duration | None, Option(Seconds(from_zero=True), "Minimum time before it runs.")]
+    expires: Annotated[Duration | None, Option(SECONDS, "Maximum time between the job's due time and its start.")]
+    delay: Annotated[Duration | None, Option(Seconds(from_zero=True), "Minimum time before the job runs.")]
     unique_key: Annotated[
         KeyOption | None,
         Option(
             Key(check_unique_key),
-            "Key that makes it unique; by default, its id if you set one, else its arguments.",
+            "Key that makes the job unique; by default, its id if you set one, otherwise its arguments.",
             in_steps=False,
         ),
     ]
@@ -185,10 +185,12 @@ class _Call(TypedDict, total=False):
 
 
 class _Declaration(TypedDict, total=False):
-    name: Annotated[str | None, Option(ANY, "Its name on the wire; package.module.name by default.")]
+    name: Annotated[str | None, Option(ANY, "Name on the wire; package.module.name by default.")]
     arguments: Annotated[
         Literal["", "one"],
-        Option(Choice(("", "one")), '"one" passes the decoded body as the only argument, for jobs from elsewhere.'),
+        Option(
+            Choice(("", "one")), '"one" passes the decoded body as the only argument, for messages from other programs.'
+        ),
     ]
 
 
@@ -217,7 +219,9 @@ class StepOptions(EnqueueOptions, total=False):
 
     may_fail: Annotated[
         bool | int | None,
-        Option(MayFail(), "As a step of a workflow, it may fail; for `flow.map`, how many of its jobs may fail."),
+        Option(
+            MayFail(), "Whether a step of a workflow can fail; for `flow.map`, the number of its jobs that can fail."
+        ),
     ]
 
 
@@ -241,14 +245,14 @@ class JobOptions(
 ):
     """The options of `@palermo.job` for a job that takes one message per call."""
 
-    default: Annotated[bool, Option(FLAG, "Handle the messages of its queue that name no job.")]
+    default: Annotated[bool, Option(FLAG, "Run this job for messages in its queue that do not name a job.")]
 
 
 class WorkflowOptions(JobOptions, total=False):
     """The options of `@palermo.workflow`."""
 
     deadline: Annotated[
-        Duration | None, Option(SECONDS, "Time after its first run in which the workflow must end, or it fails.")
+        Duration | None, Option(SECONDS, "Maximum time from the workflow's first run to its end. After that, it fails.")
     ]
 
 

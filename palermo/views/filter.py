@@ -121,7 +121,7 @@ class AuditFilter(_Conditions, frozen=True, kw_only=True):
     by: str | None = None
     action: str | None = None
     queue: str | None = None
-    #: Text in the ids of its jobs or in its other fields, in any case.
+    #: Text in the ids of the action's jobs or in its other fields, ignoring case.
     text: str | None = None
     #: Unix seconds: performed at this time or later.
     since: float | None = None
@@ -132,7 +132,7 @@ class AuditFilter(_Conditions, frozen=True, kw_only=True):
 class JobFilter(_Conditions, frozen=True, kw_only=True):
     """The conditions that a job must all meet. Without conditions it matches every job.
 
-    A name condition is part of the name, in any case. `*` stands for any characters, `a,b` matches either part, and
+    A name condition is part of the name, ignoring case. `*` stands for any characters, `a,b` matches either part, and
     `=mail` matches exactly `mail`. A job that lacks the value doesn't match.
 
     Raises OptionInvalid for a blank condition or an unknown state.
@@ -148,7 +148,7 @@ class JobFilter(_Conditions, frozen=True, kw_only=True):
     #: The id of the worker that last ran it, such as `pid:123@host`.
     worker: str | None = None
     tenant: str | None = None
-    #: Text, in any case, at the beginning of its id, or in its name, error, traceback, discard reason or displayed
+    #: Text, ignoring case, at the beginning of its id, or in its name, error, traceback, discard reason or displayed
     #: arguments. Values hidden by the setting web_redact are not searched.
     text: str | None = None
     #: Unix seconds (integer): it failed, ended, started or was enqueued at this time or later.
