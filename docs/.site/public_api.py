@@ -24,7 +24,7 @@ from palermo.worker.handle import WorkerHandle
 PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
     (
         "Declare",
-        "A module with jobs needs these.",
+        "Names for modules that declare jobs.",
         [
             ("palermo.job", palermo.job),
             ("palermo.JobClass", palermo.JobClass),
@@ -46,7 +46,7 @@ PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
     ),
     (
         "Enqueue",
-        "A decorated function or class, and what its `options()` returns, have the methods of the first entry.",
+        "Decorated functions and classes, and the objects that `options()` returns, have the methods of the first entry.",
         [
             ("a job", FunctionJob),
             ("palermo.enqueue", palermo.enqueue),
@@ -113,7 +113,7 @@ PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
     ),
     (
         "Start workers",
-        "A program can start workers as processes of their own.",
+        "A program can start workers as separate processes.",
         [
             ("palermo.start_worker", palermo.start_worker),
             ("palermo.worker.handle.WorkerHandle", WorkerHandle),

@@ -50,7 +50,7 @@ WEB: tuple[Metric, ...] = (
     Metric("palermo_workflow_jobs", GAUGE, "Jobs of workflows that are waiting in a queue or running."),
     Metric("palermo_workers", GAUGE, "Live workers, by state.", ("state",)),
     Metric("palermo_slots", GAUGE, "Slots of all workers."),
-    Metric("palermo_slots_busy", GAUGE, "Slots that run a job."),
+    Metric("palermo_slots_busy", GAUGE, "Slots that are running a job."),
     Metric("palermo_jobs_enqueued_total", COUNTER, "Jobs that clients enqueued.", ("queue", "job_name")),
     Metric("palermo_jobs_processed_total", COUNTER, "Runs that ended, by outcome.", _OUTCOME),
     Metric("palermo_job_run_seconds", HISTOGRAM, "Seconds from the start of a run to its end.", ("queue", "job_name")),
@@ -65,7 +65,7 @@ WORKER: tuple[Metric, ...] = (
     Metric("palermo_worker_broker_up", GAUGE, "Whether its session with the broker is open."),
     Metric("palermo_worker_state", GAUGE, "1 for its current state, 0 for all others.", ("state",)),
     Metric("palermo_worker_slots", GAUGE, "Its slots."),
-    Metric("palermo_worker_slots_busy", GAUGE, "Slots that run a job."),
+    Metric("palermo_worker_slots_busy", GAUGE, "Slots that are running a job."),
     Metric("palermo_worker_jobs_processed_total", COUNTER, "Runs that ended, by outcome.", _OUTCOME),
     Metric(
         "palermo_worker_job_run_seconds",
