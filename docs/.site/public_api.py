@@ -46,7 +46,7 @@ PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
     ),
     (
         "Enqueue",
-        "Decorated functions and classes, and the objects that `options()` returns, have the methods of the first entry.",
+        "Decorated functions and classes, and the results of `options()`, have the methods of the first entry.",
         [
             ("a job", FunctionJob),
             ("palermo.enqueue", palermo.enqueue),
