@@ -67,7 +67,7 @@ class Zstd:
         except library.ZstdError as error:
             raise DecodeError(f"the body is not zstd: {error}") from error
         if not frame.eof or frame.unused_data:
-            raise DecodeError("the body is not one zstd frame: it is truncated, or followed by other data.")
+            raise DecodeError("the body is not one zstd frame, because it is truncated or followed by other data.")
         return b"".join(parts)
 
 

@@ -55,7 +55,7 @@ class Signed:
         fits = [hmac.compare_digest(_code(key, content_type, inner, job, id), code) for key in self._keys]
         if not any(fits):
             raise SignatureInvalid(
-                f"the signature of message {id} does not match: it was changed, signed for another job or id, "
+                f"the signature of message {id} does not match. It was changed, signed for another job or id, "
                 f"or signed with a key that is not among the {len(self._keys)} set here. Check signing_keys."
             )
         return content_type, inner

@@ -76,7 +76,7 @@ def create_app(
     if isinstance(auth, LocalAccess) and far:
         raise SettingInvalid(
             f"web_hosts names {far[0]!r}, but without authentication the web pages are for this machine only."
-            " Set web_users or web_oidc_issuer, or pass auth= to create_app: see docs/guides/web.md."
+            " Set web_users or web_oidc_issuer, or pass auth= to create_app. See docs/guides/web.md."
         )
     client = client or Client(given)
     site = Site(
@@ -151,7 +151,7 @@ def _chosen(settings: Settings, overrides: dict[str, Any]) -> Settings:
     named = {f"web_{name}": value for name, value in overrides.items() if value is not None}
     unknown = [name for name in named if name not in Settings.__struct_fields__]
     if unknown:
-        raise SettingInvalid(f"create_app has no option {unknown[0].removeprefix('web_')!r}: see docs/guides/web.md.")
+        raise SettingInvalid(f"create_app has no option {unknown[0].removeprefix('web_')!r}. See docs/guides/web.md.")
     return replace(settings, **named)
 
 

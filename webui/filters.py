@@ -185,11 +185,11 @@ def time_range(since: str | None, until: str | None) -> tuple[float, float] | No
     if not since and not until:
         return None
     if not since:
-        raise Refused(422, "until is given without since. Give both, or only since for a range up to now.")
+        raise Refused(422, '"until" is given without "since". Give both, or only "since" for a range up to now.')
     now = _now()
     first, last = parse_moment(since, "since", now), parse_moment(until, "until", now) if until else now
     if not first < min(last, now):
-        raise Refused(422, f"since ({since[:40]}) must be earlier than until ({(until or 'now')[:40]}).")
+        raise Refused(422, f'"since" ({since[:40]}) must be earlier than "until" ({(until or "now")[:40]}).')
     if last - first > tuning.DAY:
         raise Refused(422, "a range can span at most 24 hours. For a longer one, choose a day, a week or a month.")
     return first, min(last, now)
@@ -201,7 +201,7 @@ ALL_DEPTHS = ", ".join(map(str, tuning.DEPTHS))
 def checked_depth(depth: int) -> int:
     """Return the number of jobs to read for a filter. Raises Refused (422) unless it is in tuning.DEPTHS."""
     if depth not in tuning.DEPTHS:
-        raise Refused(422, f"depth is {depth}; it must be one of {ALL_DEPTHS}.")
+        raise Refused(422, f'"depth" is {depth}; it must be one of {ALL_DEPTHS}.')
     return depth
 
 

@@ -120,7 +120,9 @@ def resume(context: Context, /, queues: tuple[str, ...], every: bool) -> None:
 def _check_named(names: Sequence[str], *, every: bool, what: str) -> None:
     """Raise unless the user gave either valid names or --all."""
     if bool(names) == every:
-        raise misuse(f"name {what} or pass --all" + (", not both" if every else ""))
+        raise misuse(
+            f"{what} cannot be combined with --all" if every else f"no {what} given; name {what} or pass --all"
+        )
     if what == "queues":
         for queue in names:
             check_job_queue(queue)
@@ -229,7 +231,11 @@ def purge(context: Context, /, queue: str | None, tenant: str | None, everywhere
     removed.
     """
     if everywhere is (queue is not None) or (everywhere and tenant is not None):
-        raise misuse("give a QUEUE or --all" + (", not both" if everywhere else ""))
+        raise misuse(
+            "--all cannot be combined with QUEUE or --tenant"
+            if everywhere
+            else "no queue given; name a QUEUE or pass --all"
+        )
     inspector = context.inspector()
     if queue is None:
         confirm(lambda: _question_about_all(inspector), yes=yes)

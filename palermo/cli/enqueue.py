@@ -125,7 +125,7 @@ def enqueue(
     if queue is not None:
         check_new_queue(queue)
     if after is not None and at is not None:
-        raise misuse("give --in or --at, not both")
+        raise misuse("--in and --at cannot be combined")
     client = context.client(creates=True)
     import_modules((*client.settings.imports, *modules))
     definition = registry.find(job)

@@ -199,7 +199,7 @@ def run_on_failed(verb: str, done: str, command: Callable[..., list[TakenJob]], 
         if gone:
             end = "the error below" if isinstance(error, BrokerError) else "the interrupt"
             note(
-                f"{done} {count(len(gone), 'job')} before {end}. The other jobs are unchanged: run the command again."
+                f"{done} {count(len(gone), 'job')} before {end}. The other jobs are unchanged. Run the command again."
                 f" Some may be both {done} and still failed."
             )
         raise

@@ -98,7 +98,9 @@ def chosen_jobs(
 ) -> tuple[str, ...] | JobFilter:
     """Return the completed ids of jobs in these states, or for `--all` the filter. Raises click.UsageError."""
     if bool(ids) == every:
-        raise misuse("name ids, or pass --all with filters" + (", not both" if every else ""))
+        raise misuse(
+            "ids cannot be combined with --all" if every else "no ids given; name ids, or pass --all with filters"
+        )
     if every:
         return wanted_jobs(**filters)
     if any(value is not None for value in filters.values()):

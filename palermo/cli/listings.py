@@ -106,7 +106,7 @@ def limits(context: Context, /) -> None:
 def tenants(context: Context, /, queue: str, tenant: str | None, limit: int, page: int, newest: bool) -> None:
     """List the tenants with waiting jobs in QUEUE, largest first."""
     if newest:
-        raise UsageError("tenants are not ordered by time: leave out --newest.")
+        raise UsageError("tenants are not ordered by time. Leave out --newest.")
     listing = context.inspector().tenants.list(queue, tenant, offset=(page - 1) * limit, limit=limit)
     columns: list[Column] = [field("Tenant"), field("Pending"), field("Share")]
     waiting = f"jobs waiting in queue {queue!r}"

@@ -112,7 +112,7 @@ def run_now(context: Context, /, **selection: Any) -> None:
 def move(context: Context, /, at: float | None, after: float | None, later: float | None, **selection: Any) -> None:
     """Reschedule jobs to another time."""
     if sum(value is not None for value in (at, after, later)) != 1:
-        raise misuse("give one time: --at 2026-12-01T09:00Z, --in 5m or --later 1h")
+        raise misuse("exactly one time is needed: --at 2026-12-01T09:00Z, --in 5m or --later 1h")
     instant = at if after is None else clock.now() + after
     _alter(context, "Move", lambda jobs, which: jobs.reschedule(which, instant, later=later), **selection)
 
@@ -146,7 +146,7 @@ def _chosen(
     """
     by_arguments = args is not None or kwargs is not None
     if by_arguments and (ids or not every or not filters["job"]):
-        raise misuse("--args and --kwargs select among the jobs of one name: add --all and --job NAME")
+        raise misuse("--args and --kwargs select among the jobs of one name; add --all and --job NAME")
     chosen = chosen_jobs(context, SCHEDULED_JOBS, filters, ids=ids, every=every)
     if not isinstance(chosen, JobFilter):
         return chosen

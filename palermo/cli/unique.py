@@ -37,7 +37,9 @@ def list_keys(context: Context, /, orphaned: bool) -> None:
 def free(context: Context, /, keys: tuple[str, ...], orphaned: bool) -> None:
     """Free keys, so that other jobs can be enqueued. A waiting job takes its key again when it starts."""
     if orphaned is bool(keys):
-        raise misuse("give keys, or --orphaned")
+        raise misuse(
+            "keys cannot be combined with --orphaned" if orphaned else "no keys given; name keys or pass --orphaned"
+        )
     inspector = context.inspector()
     chosen = [str(row["key"]) for row in inspector.keys.orphaned()] if orphaned else list(keys)
     freed = inspector.keys.free(chosen) if chosen else []

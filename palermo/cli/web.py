@@ -72,7 +72,7 @@ def web(
     address = _address(host)
     if not settings.has_sign_in and not (address and address.is_loopback):
         raise SettingInvalid(
-            f"on {host} other machines can reach the web pages, so they need authentication: create a users file with"
+            f"on {host} other machines can reach the web pages, so they need authentication. Create a users file with"
             " `palermo web-user NAME >> users` and add --users users, or listen on 127.0.0.1."
         )
     from palermo.webui import create_app
@@ -106,7 +106,7 @@ def web_user(name: str, role: str, by_token: bool) -> None:
     from palermo.webui.site import Role
 
     if not name.strip() or set(name) & set(":\n\r#"):
-        raise misuse("a name must not contain a colon, a # or a line break")
+        raise misuse(f"{name!r} cannot be a user name, because it is blank or contains a colon, a # or a line break")
     if by_token:
         token, line = token_line(name, Role.named(role))
         click.echo(f"the token of {name}, shown only now: {token}", err=True)
@@ -130,7 +130,7 @@ def _password() -> str:
     else:
         password = sys.stdin.readline().rstrip("\r\n")
     if len(password) < 8:
-        raise misuse("a password needs at least 8 characters")
+        raise misuse(f"the password has {len(password)} characters; the minimum is 8")
     return str(password)
 
 

@@ -159,7 +159,7 @@ def worker(
     modules = modules or tuple(settings.imports)
     if not modules:
         raise click.UsageError(
-            "name the modules with the jobs (palermo worker shop.tasks) or set PALERMO_IMPORTS",
+            "no module given; name the modules with the jobs (palermo worker shop.tasks) or set PALERMO_IMPORTS",
             click.get_current_context(),
         )
     if workers > 1 and settings.metrics_port:

@@ -76,7 +76,7 @@ def check_on(client: JobClient) -> None:
     """Raise JournalOff if the journal is off."""
     if client.settings.journal == JournalLevel.OFF:
         raise JournalOff(
-            "the setting journal is off, so outcomes and results of jobs are not recorded. Set it to"
+            'the setting "journal" is "off", so outcomes and results of jobs are not recorded. Set it to'
             ' "failures" or "all", for workers and clients.'
         )
 

@@ -373,7 +373,7 @@ class Workflow:
             return registry.find(job) or job, {}, 0
         definition = getattr(job, "definition", None)
         if not isinstance(definition, JobDefinition):
-            raise TypeError(f"{job!r} is not a job: decorate it with @palermo.job or @palermo.workflow.")
+            raise TypeError(f"{job!r} is not a job. Decorate it with @palermo.job or @palermo.workflow.")
         given = dict(getattr(job, "given", None) or {})
         may_fail = given.pop("may_fail", 0)
         if definition.batch is not None:
@@ -480,7 +480,7 @@ class Workflow:
         """Return the job that runs a directly created workflow. Raises OptionInvalid if it has no steps."""
         self._building.check_open()
         if not self._building.steps:
-            raise OptionInvalid("this workflow has no steps: add some with flow.step or flow.map.")
+            raise OptionInvalid("this workflow has no steps. Add some with flow.step or flow.map.")
         graph = self._building.graph()
         jobs = [added.job for added in graph.steps if added.job is not None]
         queue = jobs[0].message("", {}, 0.0).queue if jobs else _client().settings.default_queue

@@ -66,7 +66,7 @@ def no_group(group: str) -> NotFound:
 def no_subscriber(event: Event) -> NoSubscriber:
     """The error for an event that no group gets, and that is not kept."""
     return NoSubscriber(
-        f"no group subscribes to topic {event.topic!r}: so event {event.message.id} was refused. Start a worker that"
+        f"no group subscribes to topic {event.topic!r}, so event {event.message.id} was refused. Start a worker that"
         " subscribes, or set events_unsubscribed to keep such events."
     )
 

@@ -336,13 +336,11 @@ class Serializers:
 
         def read(value: Value) -> object:
             serializer = self.get(value.content_type)
-            if accept.signed_only:
+            if accept.signed_only or not accept.permits(serializer):
                 raise MediaTypeRefused(
                     "the output of a step is not signed, but this worker accepts only signed messages."
-                )
-            if not accept.permits(serializer):
-                raise MediaTypeRefused(
-                    f"the output of a step has the content type {value.content_type}, which this worker does not"
+                    if accept.signed_only
+                    else f"the output of a step has the content type {value.content_type}, which this worker does not"
                     f" accept. If you trust the publisher, add --accept {serializer.name}."
                 )
             return serializer.loads(value.body, classes)

@@ -224,7 +224,7 @@ class _FindRow:
 
     def __call__(self, id: str) -> str | None:
         if self._bind.dialect.is_async:
-            raise UsageError("this outbox uses an asyncio engine: call status_async, wait_async or result_async.")
+            raise UsageError("this outbox uses an asyncio engine. Call status_async, wait_async or result_async.")
         with _connected(self._bind) as connection:
             return self._look(connection, id)
 

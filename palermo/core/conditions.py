@@ -17,4 +17,4 @@ def check_conditions(filter: Any) -> None:
 def check_condition(name: str, value: Any) -> None:
     """Raise OptionInvalid if this condition is a blank text."""
     if isinstance(value, str) and not value.strip():
-        raise OptionInvalid(f"{name} is blank: give it a value, or leave it out.")
+        raise OptionInvalid(f'"{name}" is blank. Give it a value, or leave it out.')

@@ -45,7 +45,7 @@ def quantile(histogram: Mapping[int, int], part: float) -> float | None:
         wanted -= histogram[number]
         if wanted <= 0:
             return upper(number)
-    raise AssertionError("more were wanted than there are")
+    raise AssertionError("the histogram has fewer values than its total")
 
 
 #: Longer than any job takes; a larger number in a record is ignored as invalid.

@@ -100,8 +100,8 @@ def _instant(text: str, advice: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text[:40]!r} is not a time: {advice}.") from None
+        raise ValueError(f"{text[:40]!r} is not a time; {advice}.") from None
     if moment.tzinfo is None:
         full = text[:40] if "T" in text or " " in text else f"{text[:34]}T00:00"
-        raise ValueError(f"{text[:40]!r} has no time zone: write {full}Z or {full}+01:00.")
+        raise ValueError(f"{text[:40]!r} has no time zone; write {full}Z or {full}+01:00.")
     return moment.timestamp()

@@ -147,7 +147,7 @@ def check_exchange_name(name: object) -> str:
     except QueueNameInvalid as error:
         raise SettingInvalid(str(error).replace("queue name", "exchange name", 1)) from None
     if "." in checked:
-        raise SettingInvalid(f"exchange name {checked!r} has a dot; choose one without.")
+        raise SettingInvalid(f"exchange name {checked!r} contains a dot. Choose a name without dots.")
     return checked
 
 

@@ -484,7 +484,7 @@ def retried(flow: Flow, paths: Iterable[str]) -> Flow:
     working = sorted(path for path in known.out if _is_below(path, behind))
     working += sorted(path for path in flow.maps if _is_below(path, behind) and not known.steps[path].over)
     if working:
-        raise ValueError(f"{working[0]} runs after a step that is to run again, and has not ended yet")
+        raise ValueError(f"{working[0]} has not ended yet, and it runs after a step that is to run again")
     maps = {path: members for path, members in flow.maps.items() if not _is_below(path, behind)}
     for each in again:
         path, number = member_of(each)

@@ -46,7 +46,7 @@ def check_move(queue: str, to: str) -> None:
     check_job_queue(queue)
     check_new_queue(to)
     if to == queue:
-        raise UsageError(f"the jobs are already in queue {queue}: name another queue.")
+        raise UsageError(f"the jobs are already in queue {queue}. Name another queue.")
 
 
 #: Why the recorded arguments aren't the job's exact ones, as shown to users.
@@ -298,8 +298,10 @@ class Jobs(Context):
         message = place.message
         if message is None or place.state not in _EDITABLE:
             raise NotFound(
-                f"job {id} was not found among the waiting jobs: "
-                f"{place.state or 'it has ended, or waits in the middle of a long queue'}."
+                f"job {id} is {place.state}, so it cannot be edited."
+                if place.state
+                else f"job {id} was not found among the waiting jobs. It has ended, or is in the middle of a long"
+                " queue."
             )
         change = Rewriter.of(self._client.serializers, changes).edit(message)
         if not change.empty:
@@ -322,7 +324,9 @@ class Jobs(Context):
         if judge.refusal is not None:
             raise UsageError(f"{judge.refusal} Nothing was changed.")
         if not judge.taken:
-            raise NotFound(f"job {message.id} is no longer waiting: a worker has taken it. Nothing was changed.")
+            raise NotFound(
+                f"job {message.id} is no longer waiting, because a worker has taken it. Nothing was changed."
+            )
 
     def list(
         self,

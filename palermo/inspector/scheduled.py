@@ -136,7 +136,7 @@ class ScheduledJobs(Context):
         more than 1,000 different due times.
         """
         if (at is None) == (later is None):
-            raise OptionInvalid("give the new time as either at or later.")
+            raise OptionInvalid('exactly one of "at" and "later" is needed as the new time.')
         if later is None:
             return self._alter(which, within, MOVE, unix_seconds(at))
         return self._move_later(which, within, delay_seconds(later))

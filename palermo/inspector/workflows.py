@@ -61,9 +61,11 @@ class Workflows(Context):
                 raise error
         if not taken:
             state = "failed" if ids else self.show(id)["state"]
-            if state != "failed":
-                raise UsageError(f"workflow {id} is {state} and has no failed job to requeue.")
-            raise UsageError(f"workflow {id} has no failed job left to requeue. {_NO_JOB}")
+            raise UsageError(
+                f"workflow {id} has no failed job left to requeue. {_NO_JOB}"
+                if state == "failed"
+                else f"workflow {id} is {state} and has no failed job to requeue."
+            )
         self._record("retry workflow", ids=[id], at=clock.now())
         return taken
 

@@ -52,7 +52,7 @@ class Batch(list[T], Generic[T]):
 
     def _position(self, index: int) -> int:
         if not -self._size <= index < self._size:
-            raise IndexError(f"item {index} is not in the batch, which has {self._size}.")
+            raise IndexError(f"the batch has no item {index}; it has {self._size} items.")
         return index % self._size
 
 

@@ -225,7 +225,7 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
     is_class = isinstance(target, type)
     if isinstance(target, staticmethod):
         raise OptionInvalid(
-            f"{target.__qualname__!r} is a staticmethod, not a function: write @staticmethod above @palermo.job."
+            f"{target.__qualname__!r} is a staticmethod, not a function. Write @staticmethod above @palermo.job."
         )
     if isinstance(target, classmethod) or (isinstance(target, types.FunctionType) and _is_method(target)):
         raise OptionInvalid(

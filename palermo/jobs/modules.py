@@ -95,7 +95,7 @@ def _matching(pattern: str) -> Iterator[str]:
     if pattern == f"{root}.*":
         meant.insert(0, root)
     if not meant:
-        raise SettingInvalid(f"the module pattern {pattern!r} matches no module: no module below {root} does.")
+        raise SettingInvalid(f"the module pattern {pattern!r} matches no module below {root}.")
     yield from meant
 
 

@@ -52,7 +52,7 @@ def resume(
             " palermo.resume(paths)."
         )
     if key is not None and not callable(key):
-        raise TypeError(f"key is {key!r:.80}; give a function of an item, such as lambda row: row.id.")
+        raise TypeError(f"key= is {key!r:.80}; give a function of an item, such as lambda row: row.id.")
     if total is None and isinstance(source, Sized):
         total = len(source)
     return _Loop(source, key, name, total)

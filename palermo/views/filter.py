@@ -299,7 +299,7 @@ def filter_of(written: Mapping[str, str | None], now: float, kind: type[F] = Job
     given = {name: value for name, value in written.items() if name != "filter" and value is not None}
     for chip in chips(more or "", kind):
         if (name := chip.name or "text") in given:
-            raise OptionInvalid(f"{name} is given twice: as {given[name][:40]!r} and in the filter {more!r}.")
+            raise OptionInvalid(f'"{name}" is given twice: as {given[name][:40]!r} and in the filter {more!r}.')
         given[name] = chip.value
     values: dict[str, str | float | bool] = {}
     for name, value in given.items():
@@ -309,7 +309,7 @@ def filter_of(written: Mapping[str, str | None], now: float, kind: type[F] = Job
             values[name] = _seconds(value, name)
         elif name == "requeued":
             if value not in ("true", "false"):
-                raise OptionInvalid(f"{name} is {value[:40]!r}: write true or false.")
+                raise OptionInvalid(f'"{name}" is {value[:40]!r}; write true or false.')
             values[name] = value == "true"
         elif name == "state":
             values[name] = ",".join(ROW_STATES.get(state.strip(), state.strip()) for state in value.split(","))
@@ -330,11 +330,11 @@ def parse_moment(text: str, name: str, now: float) -> float:
         moment = float(text[1:]) if text.startswith("@") else parse_time(plus, now, ago=ago)
     except (ValueError, OverflowError):
         raise OptionInvalid(
-            f"{name} is {text[:40]!r}; write a duration {'ago' if ago else 'from now'}, such as 90s, 5m or 2d, or a"
+            f'"{name}" is {text[:40]!r}; write a duration {"ago" if ago else "from now"}, such as 90s, 5m or 2d, or a'
             " time such as 2026-12-01T09:00Z."
         ) from None
     if not -_LAST < moment < _LAST:
-        raise OptionInvalid(f"{name} is {text[:40]!r}, which is out of range.")
+        raise OptionInvalid(f'"{name}" is {text[:40]!r}, which is out of range.')
     return moment
 
 
@@ -342,4 +342,4 @@ def _seconds(text: str, name: str) -> float:
     try:
         return parse_duration(text)
     except ValueError:
-        raise OptionInvalid(f"{name} is {text[:40]!r}; write a duration such as 0.5s, 90s, 5m or 1h30m.") from None
+        raise OptionInvalid(f'"{name}" is {text[:40]!r}; write a duration such as 0.5s, 90s, 5m or 1h30m.') from None

@@ -58,10 +58,10 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
         if self.pool not in POOLS:
             raise SettingInvalid(f"pool is {self.pool!r}; it must be one of {', '.join(POOLS)}.")
         if self.concurrency < 1:
-            raise SettingInvalid(f"concurrency is {self.concurrency}; a worker needs at least one slot: -c 1.")
+            raise SettingInvalid(f"concurrency is {self.concurrency}; a worker needs at least one slot (-c 1).")
         if not self.modules:
             raise SettingInvalid(
-                "no module given: a worker needs the modules with its jobs, palermo worker shop.tasks."
+                "no module given. A worker needs the modules with its jobs: palermo worker shop.tasks."
             )
         if not 0 <= self.term_timeout < float("inf"):
             raise SettingInvalid(f"term timeout is {self.term_timeout}; it must be a number of seconds, 0 or more.")

@@ -26,10 +26,10 @@ def test_an_instant_is_iso_8601_with_a_zone(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("soon", "'soon' is not a time: write 5m or 2d from now, or 2026-12-01T09:00Z."),
+        ("soon", "'soon' is not a time; write 5m or 2d from now, or 2026-12-01T09:00Z."),
         ("", "'' is not a time"),
-        ("2026-12-01T09:00", "'2026-12-01T09:00' has no time zone: write 2026-12-01T09:00Z or 2026-12-01T09:00+01:00."),
-        ("2026-12-01", "'2026-12-01' has no time zone: write 2026-12-01T00:00Z or 2026-12-01T00:00+01:00."),
+        ("2026-12-01T09:00", "'2026-12-01T09:00' has no time zone; write 2026-12-01T09:00Z or 2026-12-01T09:00+01:00."),
+        ("2026-12-01", "'2026-12-01' has no time zone; write 2026-12-01T00:00Z or 2026-12-01T00:00+01:00."),
         ("x" * 1_000, f"'{'x' * 40}' is not a time"),
     ],
 )

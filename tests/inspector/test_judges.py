@@ -155,5 +155,5 @@ def test_filters_match_by_all_conditions(message: Message, matching: dict[str, A
 )
 def test_a_blank_condition_is_refused_by_every_filter(kind: Any, name: str) -> None:
     for blank in ("", " ", "\t\n"):
-        with pytest.raises(OptionInvalid, match=f"{name} is blank"):
+        with pytest.raises(OptionInvalid, match=f'"{name}" is blank'):
             kind(**{name: blank})

@@ -103,7 +103,7 @@ def test_blank_variables_and_those_of_kubernetes_services_are_no_settings(monkey
         ("sign", "maybe", "sign is 'maybe'; it must be true or false"),
         ("imports", 3, "imports is 3; it must be a list of strings"),
         ("serializer", "", "serializer is ''; it must be a name"),
-        ("exchange", "a.b", "setting exchange: exchange name 'a.b' has a dot"),
+        ("exchange", "a.b", "setting exchange: exchange name 'a.b' contains a dot"),
         ("default_queue", "failed", "setting default_queue: queue 'failed' is for failed jobs"),
         ("signing_keys", ["secret", 3], "signing_keys is a value that is not shown; it must be a list of strings"),
         ("url", 3, "url is a value that is not shown; it must be text"),

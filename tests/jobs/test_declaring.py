@@ -200,7 +200,7 @@ class _Mailer:
         (vars(_Mailer)["made"], r"'_Mailer\.made' is a method"),
         (
             vars(_Mailer)["static"],
-            r"'_Mailer\.static' is a staticmethod, not a function: write @staticmethod above @palermo\.job",
+            r"'_Mailer\.static' is a staticmethod, not a function\. Write @staticmethod above @palermo\.job",
         ),
         (_generator, "is a generator"),
         (lambda path: path, "a lambda has no name"),

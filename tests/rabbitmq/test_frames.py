@@ -325,7 +325,7 @@ def test_a_consumer_that_is_being_cancelled_takes_nothing_more(loop: asyncio.Abs
 def test_a_version_of_pika_that_was_not_tested_is_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pika, "__version__", version)
 
-    with pytest.raises(BrokerRefused, match=r"pika .* is installed, and Palermo works with 1\.3\.2 to 1\.4"):
+    with pytest.raises(BrokerRefused, match=r"pika .* is installed, but Palermo supports only 1\.3\.2 to 1\.4"):
         asyncio.run(open_broker(SessionParameters(address=parse_url("amqp://127.0.0.1:1"), exchange="palermo")))
 
 

@@ -220,8 +220,8 @@ WRONGS = {
     "another authority's, TLS 1.2": Wrong("older", "does not trust the authority of the", with_client("stranger")),
     "an expired client, TLS 1.2": Wrong("older", "the client certificate has expired", with_client("expired")),
     "a port without TLS": Wrong("plain", "does not use TLS"),
-    "no TLS to a port with it": Wrong("open", "requires TLS: write amqps://", lambda made: {}, scheme="amqp"),
-    "no TLS to a strict port": Wrong("strict", "requires TLS: write amqps://", lambda made: {}, scheme="amqp"),
+    "no TLS to a port with it": Wrong("open", "requires TLS. Write amqps://", lambda made: {}, scheme="amqp"),
+    "no TLS to a strict port": Wrong("strict", "requires TLS. Write amqps://", lambda made: {}, scheme="amqp"),
 }
 
 
@@ -352,7 +352,7 @@ def test_an_unusable_file_is_told_and_why(folder: Path, monkeypatch: pytest.Monk
 
 
 def test_files_for_tls_are_refused_without_tls(folder: Path) -> None:
-    with pytest.raises(UrlInvalid, match="cafile in the broker URL requires TLS: write amqps://"):
+    with pytest.raises(UrlInvalid, match=r"cafile in the broker URL requires TLS\. Write amqps://"):
         parameters(url(5672, scheme="amqp", cafile=folder / "ours.pem"))
 
 

@@ -241,8 +241,8 @@ def test_with_the_journal_off_jobs_run_and_asking_for_results_says_so(tmp_path: 
 
     log = rig.burst(modules=(MODULE,), PALERMO_JOURNAL="off")
 
-    assert "result not kept, because the setting journal is off" in log
-    with pytest.raises(JournalOff, match="the setting journal is off"):
+    assert 'result not kept, because the setting "journal" is "off"' in log
+    with pytest.raises(JournalOff, match='the setting "journal" is "off"'):
         job.result(1)
-    assert job.status().reason.endswith("The setting journal is off, so jobs that have ended are not recorded.")
+    assert job.status().reason.endswith('The setting "journal" is "off", so jobs that have ended are not recorded.')
     rig.close()

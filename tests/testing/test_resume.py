@@ -330,7 +330,7 @@ def test_two_loops_of_one_name_and_a_batch_job_are_refused(palermo: Palermo, job
     [
         (rows, None, "a function without key="),
         ([1], lambda row: row, "key= without a function"),
-        (rows, "id", "key is 'id'; give a function of an item"),
+        (rows, "id", "key= is 'id'; give a function of an item"),
     ],
 )
 def test_a_source_that_does_not_fit_its_key_is_refused(source: Any, key: Any, text: str) -> None:

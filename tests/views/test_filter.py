@@ -52,10 +52,10 @@ def test_a_text_means_a_filter(text: str, wanted: dict[str, Any]) -> None:
         ("queue: mail", "queue: has no value. Write queue:mail without a space"),
         ('queue:""', "queue: has no value"),
         ("queue:mail queue:slow", "queue: is given twice. Write queue:mail,slow to match either"),
-        ("since:yesterday", "since is 'yesterday'; write a duration ago, such as 90s"),
-        ("due_from:x", "due_from is 'x'; write a duration from now, such as 90s"),
-        ("longer:x", "longer is 'x'; write a duration"),
-        ("requeued:maybe", "requeued is 'maybe': write true or false"),
+        ("since:yesterday", "\"since\" is 'yesterday'; write a duration ago, such as 90s"),
+        ("due_from:x", "\"due_from\" is 'x'; write a duration from now, such as 90s"),
+        ("longer:x", "\"longer\" is 'x'; write a duration"),
+        ("requeued:maybe", "\"requeued\" is 'maybe'; write true or false"),
     ],
 )
 def test_a_text_that_means_nothing_is_refused(text: str, told: str) -> None:
@@ -67,9 +67,9 @@ def test_conditions_beside_a_text_narrow_it_and_none_is_given_twice() -> None:
     assert filter_of({"filter": "queue:mail since:1h", "job": "send"}, NOW) == JobFilter(
         queue="mail", job="send", since=NOW - 3_600
     )
-    with pytest.raises(OptionInvalid, match="queue is given twice: as 'slow' and in the filter 'queue:mail'"):
+    with pytest.raises(OptionInvalid, match="\"queue\" is given twice: as 'slow' and in the filter 'queue:mail'"):
         filter_of({"filter": "queue:mail", "queue": "slow"}, NOW)
-    with pytest.raises(OptionInvalid, match="filter is blank"):
+    with pytest.raises(OptionInvalid, match='"filter" is blank'):
         filter_of({"filter": " "}, NOW)
 
 

@@ -81,7 +81,7 @@ def test_each_message_of_a_batch_has_its_own_outcome(bench: Bench) -> None:
 def test_a_mark_that_means_nothing_is_refused_in_words() -> None:
     items = palermo.Batch(["a"])
 
-    with pytest.raises(IndexError, match="item 1 is not in the batch"):
+    with pytest.raises(IndexError, match="the batch has no item 1"):
         items.done(1)
     with pytest.raises(TypeError, match="give it an exception"):
         items.fail(0, "no")  # type: ignore[arg-type]

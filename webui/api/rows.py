@@ -95,7 +95,9 @@ class Chosen(BaseModel):
             return self.ids
         if self.filter is not None and self.ids is None:
             return asked_filter(self.filter.model_dump())
-        raise Refused(422, 'select the jobs by either {"ids": ["…"]} or {"filter": {}}, which selects all.')
+        raise Refused(
+            422, 'exactly one of "ids" and "filter" is needed: {"ids": ["…"]}, or {"filter": {}} for all jobs.'
+        )
 
 
 class Rows(BaseModel, Generic[R]):

@@ -184,7 +184,7 @@ def api_search(
     """
     query = parse_filter(q, clock.now())
     if query.everything:
-        raise Refused(422, "q is empty. Write words or filters, such as queue:mail.")
+        raise Refused(422, '"q" is empty. Write words or filters, such as queue:mail.')
     found = search_jobs(visit, query, limit=limit, depth=checked_depth(depth))
     groups = [{"state": group.state, "total": group.total, "rows": group.rows} for group in found.groups]
     return Search.model_validate(

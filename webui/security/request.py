@@ -93,7 +93,7 @@ def _decoded(part: str) -> str:
     try:
         return unquote(part, errors="strict")
     except UnicodeDecodeError:
-        raise Refused(400, "the address is not UTF-8.") from None
+        raise Refused(400, "the address is not valid UTF-8.") from None
 
 
 # -- the host, and whether the request was caused by another site's page
@@ -261,8 +261,12 @@ def check_media_type(headers: Headers, body: bytes, wanted: str) -> None:
     """Raise Refused (415) if the Content-Type isn't `wanted`. A request without a body needs none."""
     given = media_type(headers)
     if given != wanted and (given or body):
-        fault = f"the Content-Type is {given}" if given else "the request has a body, but no Content-Type"
-        raise Refused(415, f"{fault}. Send {wanted}.")
+        raise Refused(
+            415,
+            f"the Content-Type is {given}; it must be {wanted}."
+            if given
+            else f"the request has a body, but no Content-Type; it must be {wanted}.",
+        )
 
 
 def check_fields(body: bytes) -> None:

@@ -80,7 +80,7 @@ class JournalViews:
         Raises Refused (409) if the journal is off, and BrokerUnavailable if reading takes longer than publish_timeout.
         """
         if self.off:
-            raise Refused(409, 'there is no history, because the setting journal is "off".')
+            raise Refused(409, 'there is no history, because the setting "journal" is "off".')
         if self.following.wait(self._timeout):
             return
         state = self.progress

@@ -49,5 +49,7 @@ async def try_out(store: StepStore) -> Finding:
     taken, _ = await store.change((), [("try_out", job), ("publish", "bell:doctor", "")])
     took = (time.monotonic() - began) * 1_000
     if taken != 1:
-        return Finding.problem("publish", f"one job stored, {taken} found", "Was the database changed by hand?")
+        return Finding.problem(
+            "publish", f"one job stored, {taken} found", "Check whether another program has changed the database."
+        )
     return Finding.ok("publish", f"a job was stored and taken within {took:.0f} ms")

@@ -173,9 +173,9 @@ def _read_query(address: Address, *, of: dict[str, Callable[[str], Any]] = _OPTI
         known = name in _OPTIONS or name in _OWN
         if not known or (name.startswith("ssl_") and not _has_tls(address)):
             names = ", ".join((*_OPTIONS, *_OWN))
-            raise UrlInvalid(f"parameter {name!r} of the broker URL is unknown for Redis; known: {names}.")
+            raise UrlInvalid(f"the Redis URL has an unknown option {name!r}. Known: {names}.")
         if name in _FILES and not os.path.isfile(text):
-            raise UrlInvalid(f"parameter {name} of the broker URL names {text!r}, but that file does not exist.")
+            raise UrlInvalid(f"option {name}={text!r} in the Redis URL is not an existing file.")
         if name in of:
             found[name] = _read(name, text)
     return found
@@ -185,5 +185,5 @@ def _read(name: str, text: str) -> Any:
     try:
         return (_OPTIONS | _OWN)[name](text)
     except ValueError:
-        what = "database" if name == "db" else f"parameter {name}"
-        raise UrlInvalid(f"{what} {text!r} of the broker URL is not a number; write redis://host:6379/0.") from None
+        what = "database" if name == "db" else f"option {name}"
+        raise UrlInvalid(f"{what} {text!r} in the Redis URL is not a number; write redis://host:6379/0.") from None

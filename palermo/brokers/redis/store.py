@@ -349,7 +349,7 @@ class Store(StepStore):
         if value is None or value.isdigit():
             return int(value or 0)
         raise BrokerRefused(
-            f"Redis at {self.server}: {self.key(name)} is {value!r:.100}, but must be a whole number: another"
+            f"Redis at {self.server}: {self.key(name)} is {value!r:.100}, but must be a whole number. Another"
             " program has changed it. Set it to a number greater than all fields of the hash `jobs`."
         )
 

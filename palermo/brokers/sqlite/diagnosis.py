@@ -84,7 +84,7 @@ def _settings(db: sqlite3.Connection) -> list[Finding]:
             "The memory broker is for tests. Use a file for jobs that must not be lost.",
         )
     )
-    return [journal, durability, Finding.ok("eviction", "none: a job stays until it is done or removed")]
+    return [journal, durability, Finding.ok("eviction", "none: jobs are kept until they are done or removed")]
 
 
 #: Tables that may have a row per job. Their readers don't skip invalid rows.
@@ -150,7 +150,7 @@ def space(free: int) -> Finding:
     if free < _FULL_BELOW:
         return Finding.problem("disk space", text, "Free disk space, or enqueuing will soon fail.")
     if free < _LOW_BELOW:
-        return Finding.warning("disk space", text, "Make room.")
+        return Finding.warning("disk space", text, "Free disk space soon.")
     return Finding.ok("disk space", text)
 
 

@@ -139,7 +139,9 @@ class JobEvents:
             return False
         if self.recorder.level is JournalLevel.OFF:
             if not self._warned:
-                log.warning("result not kept, because the setting journal is off id=%s job=%s", message.id, message.job)
+                log.warning(
+                    'result not kept, because the setting "journal" is "off" id=%s job=%s', message.id, message.job
+                )
             self._warned = True
             return False
         wait, took = _times(message, began_at, ended_at)
@@ -200,7 +202,7 @@ class JobEvents:
             return
         self._refusal_logged_at = time.monotonic()
         log.error(
-            "queue refuses jobs or results, slots are waiting: make room in the queue queue=%s error=%r",
+            "queue refuses jobs or results, slots are waiting, make room in the queue queue=%s error=%r",
             settlement.message.queue if isinstance(settlement, Reschedule) else settlement.queue,
             str(error),
         )

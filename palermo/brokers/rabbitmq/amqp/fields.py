@@ -82,7 +82,7 @@ def write_short(text: str) -> bytes:
     """Encode a short string. Raises ValueError above 255 bytes."""
     data = text.encode(errors="replace")
     if len(data) > _SHORT:
-        raise ValueError(f"{text[:40]!r} measures {len(data)} bytes; AMQP names and properties hold 255")
+        raise ValueError(f"{text[:40]!r} has {len(data)} bytes; the maximum for AMQP names and properties is 255")
     return bytes((len(data),)) + data
 
 

@@ -161,7 +161,7 @@ def short(text: str) -> bytes:
     """Encode a text as an AMQP short string. Raises ValueError above 255 bytes of UTF-8."""
     data = text.encode()
     if len(data) > 255:
-        raise ValueError(f"{text[:40]!r} measures {len(data)} bytes; AMQP names hold 255")
+        raise ValueError(f"{text[:40]!r} has {len(data)} bytes; the maximum for AMQP names is 255")
     return bytes((len(data),)) + data
 
 
@@ -258,7 +258,9 @@ def message(
     """
     room = frame_max - OVERHEAD
     if len(properties) > frame_max - CONTENT_OVERHEAD:
-        raise ValueError(f"its headers measure {len(properties)} bytes, and frames on this connection hold {room}")
+        raise ValueError(
+            f"its headers have {len(properties)} bytes; the maximum for a frame on this connection is {room}"
+        )
     pieces = [
         _publish_frame(channel, exchange, routing_key),
         _FRAME.pack(_HEADER, channel, 12 + len(properties)),

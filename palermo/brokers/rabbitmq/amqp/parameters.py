@@ -65,7 +65,7 @@ def _divided(address: Address) -> tuple[dict[str, str], dict[str, str]]:
     options = dict(address.options)
     files = {name: options.pop(name) for name in tls.FILES if name in options}
     if files and address.scheme != "amqps":
-        raise UrlInvalid(f"{', '.join(files)} in the broker URL requires TLS: write amqps:// instead of amqp://.")
+        raise UrlInvalid(f"{', '.join(files)} in the broker URL requires TLS. Write amqps:// instead of amqp://.")
     if files and "ssl_options" in options:
         raise UrlInvalid(f"the broker URL has both ssl_options and {', '.join(files)}. Use only one of the two.")
     return files, options

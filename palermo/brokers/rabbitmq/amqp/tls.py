@@ -82,7 +82,7 @@ def is_alert(received: bytes) -> bool:
 def only_tls(where: str) -> BrokerRefused:
     """The error for amqp:// to a port that accepts only TLS."""
     return BrokerRefused(
-        f"the server at {where} requires TLS: write amqps:// in the broker URL, or the port without TLS (5672 by"
+        f"the server at {where} requires TLS. Write amqps:// in the broker URL, or the port without TLS (5672 by"
         " default)."
     )
 
@@ -102,8 +102,8 @@ def _certificate(error: ssl.SSLCertVerificationError) -> str:
     code, said = error.verify_code, error.verify_message.rstrip(".")
     if code in _UNKNOWN_AUTHORITY:
         return (
-            f"its certificate is from an authority that is not trusted here ({said}). Add the authority's file to the"
-            " broker URL, amqps://…?cafile=/path/to/ca.pem, or set SSL_CERT_FILE."
+            f"its certificate is from an authority that is not trusted on this machine ({said}). Add the authority's"
+            " file to the broker URL, amqps://…?cafile=/path/to/ca.pem, or set SSL_CERT_FILE."
         )
     if code in _OTHER_HOST:
         return (

@@ -410,8 +410,8 @@ async def connect(
     """
     if not is_tested(pika.__version__):
         raise BrokerRefused(
-            f"pika {pika.__version__} is installed, and Palermo works with 1.3.2 to 1.4:"
-            " `pip install 'pika>=1.3.2,<1.5'` installs one of them."
+            f"pika {pika.__version__} is installed, but Palermo supports only 1.3.2 to 1.4. Run"
+            " `pip install 'pika>=1.3.2,<1.5'`."
         )
     loop = asyncio.get_running_loop()
     opened: asyncio.Future[AsyncioConnection] = loop.create_future()

@@ -69,13 +69,13 @@ def heartbeat(seconds: int) -> Finding:
     low, high = _HEARTBEATS
     if not seconds:
         return Finding.warning(
-            "heartbeat", "off: a lost connection is noticed late or never", "Add ?heartbeat=60 to the URL."
+            "heartbeat", "off, so a lost connection is detected late or never", "Add ?heartbeat=60 to the URL."
         )
     if not low <= seconds <= high:
         why = (
-            "too short, a busy machine loses healthy connections"
+            "too short, so a busy machine loses healthy connections"
             if seconds < low
-            else "too long, a lost connection is noticed late"
+            else "too long, so a lost connection is detected late"
         )
         return Finding.warning("heartbeat", f"{seconds} s: {why}", "Add ?heartbeat=60 to the URL.")
     return Finding.ok("heartbeat", f"{seconds} s, also during long jobs")

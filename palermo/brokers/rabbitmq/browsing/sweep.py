@@ -91,7 +91,7 @@ async def waits(channel: Channel, queue: str) -> int:
         if probe.consumers:
             return probe.messages
         if time.monotonic() > deadline:
-            raise BrokerUnavailable(f"queue {queue!r} did not answer for {_SILENT:g} s: most of its nodes may be down.")
+            raise BrokerUnavailable(f"queue {queue!r} did not answer for {_SILENT:g} s; most of its nodes may be down.")
         await asyncio.sleep(SOON)
     return 0
 

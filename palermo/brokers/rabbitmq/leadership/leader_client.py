@@ -251,7 +251,7 @@ class LeaderClient:
         leaders = [one for one in silent if duty in one.duties] or (silent if len(silent) == 1 else [])
         named = f", worker {leaders[0].id}," if leaders and leaders[0].pid else ""
         return LeaderUnavailable(
-            f"the {duty} leader{named} does not answer, though RabbitMQ does: its process is stopped, swapped out or"
+            f"the {duty} leader{named} does not answer, although RabbitMQ does. Its process is stopped, swapped out or"
             " stuck. Continue or end that process, or wait about 15 s until another worker leads. `palermo workers`"
             " shows the workers that do not answer."
         )

@@ -63,7 +63,7 @@ class LeaderLimits:
         if not self._learnt and time.monotonic() - self._told_at > SAY_EVERY:
             self._told_at = time.monotonic()
             log.warning(
-                "jobs with limits are waiting for a worker that does not answer: find it with `palermo workers`, then"
+                "jobs with limits are waiting for a worker that does not answer, find it with `palermo workers`, then"
                 " resume or kill it"
             )
 

@@ -70,7 +70,7 @@ def _check_exists(path: str) -> None:
     """Raise StoreInvalid if the file doesn't exist."""
     if not os.path.exists(path):
         raise StoreInvalid(
-            f"there is no file {os.path.abspath(path)}: no job has been enqueued there and no worker has run."
+            f"there is no file {os.path.abspath(path)}. No job has been enqueued there and no worker has run."
             " Correct the path in the URL; a relative path starts at the current directory."
         )
 
