@@ -310,7 +310,7 @@ def dequeue(
     chosen = queue or inspector.jobs.queue_of(job)
     later = inspector.scheduled.ids_with(JobFilter(queue=exactly(chosen), job=exactly(job)), args, kwargs)
     removed = 0
-    # If all its jobs are scheduled, the queue may not exist yet.
+    # If all its jobs are scheduled, the queue possibly doesn't exist yet.
     with suppress(NotFound) if later else nullcontext():
         confirm(lambda: _question_about(inspector, job, args, kwargs, chosen), yes=yes)
         with progress("dequeue") as show:

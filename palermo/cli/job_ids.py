@@ -85,7 +85,7 @@ def chosen_id(text: str, found: Iterable[str]) -> str:
 
 
 def _begun(context: Context, beginnings: tuple[str, ...], states: Collection[str]) -> set[str]:
-    """Return the ids of jobs in these states with one of these beginnings, as far as the broker can search."""
+    """Return the ids, found by the broker, of jobs in these states whose ids start with one of these texts."""
     failed = JobState.FAILED in states
     found = context.client().run(
         lambda broker: unless_blocked(broker, broker.find(beginnings, failed=failed, beginnings=True)), again=True

@@ -49,7 +49,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
     cancelled: bool = False
     #: The user who cancelled it, if known.
     cancelled_by: str = ""
-    #: Ids of workers that died while running it, as far as the broker recorded it.
+    #: Ids of the workers whose deaths while running it the broker has recorded.
     deaths: tuple[str, ...] = ()
     #: Id of a live worker that runs a job with this id or knows its outcome; "" if no worker does.
     running_at: str = ""
@@ -192,9 +192,9 @@ class Consumer(Protocol):
     async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
         """The next job of this unsettled delivery's queue, to run together with it in a batch; None if there is none.
 
-        It has the same wire name, may run now and was not delivered before. A job that doesn't qualify stays in the
-        queue, and None is returned immediately. If the queue is empty, waits up to `wait` seconds. Each job of the
-        batch is settled separately.
+        It has the same wire name, may run now and was not delivered before. If the queue's next job doesn't qualify, it
+        remains in the queue, and None is returned immediately. If the queue is empty, waits up to `wait` seconds. Each
+        job of the batch is settled separately.
         """
 
     async def queues_with_jobs(self) -> Collection[str]:
@@ -427,7 +427,7 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
     async def resume(self, queue: str, *, by: str = "") -> None:
         """End a pause. Does nothing to a queue that is not paused.
 
-        After a pause of all queues, queues that were paused by name stay paused.
+        After a pause of all queues, queues that were paused by name are still paused.
         """
 
     async def all_paused(self) -> bool:

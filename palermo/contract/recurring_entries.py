@@ -106,8 +106,8 @@ class EntryChange(PlainWithMessages, frozen=True, kw_only=True):
     def put(cls, entry: RecurringEntry) -> "EntryChange":
         """Add an entry, or replace the one with this name.
 
-        A new entry makes up for ticks since its `since`. A replaced one stays enabled or disabled; if its times are the
-        same, it also keeps its progress, and makes up for missed ticks.
+        A new entry makes up for ticks since its `since`. If the entry replaces another, it is enabled or disabled like
+        that one. If the times are the same, it also keeps the progress, and makes up for missed ticks.
         """
         return cls(name=entry.name, action=PUT, entry=entry)
 

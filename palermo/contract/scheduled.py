@@ -109,9 +109,9 @@ class ScheduledJobs(Protocol):
         """Some of the scheduled jobs, soonest first."""
 
     async def scheduled_progress(self) -> tuple[int, int] | None:
-        """The numbers of jobs that the leader has read, and has to read, for the current call of `scheduled`.
+        """How many jobs the leader has read for the current call of `scheduled`, and how many it must read.
 
-        None if they are unknown, or it reads none.
+        None if this is unknown, or if the leader isn't reading any.
         """
 
     async def alter_scheduled(

@@ -18,8 +18,8 @@ class Remove(Struct, frozen=True):
 class Move(Struct, frozen=True):
     """Publish this message to its queue, and remove the old one once that is confirmed.
 
-    If the job must not run again, the old message stays, and `refused` is called. That is so if another job has its
-    unique key, or if its workflow forbids it.
+    If another job has the job's unique key, or if its workflow forbids another run, the old message is kept, and
+    `refused` is called.
     """
 
     message: Message

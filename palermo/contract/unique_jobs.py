@@ -39,7 +39,7 @@ class UniqueJob(Plain, frozen=True, kw_only=True, rename={"name": "job"}):
 
     @classmethod
     def of(cls, name: str, options: Mapping[str, Any], signature: inspect.Signature) -> Self:
-        """The job with these options, as far as they are among KEY_OPTIONS, and this signature."""
+        """The job with this signature, and with those of these options that are among KEY_OPTIONS."""
         key = options.get("unique_key")
         said = {option: value for option, value in options.items() if value is not None and not callable(value)}
         return cls(name=name, options=said, keyed_by_code=callable(key), parameters=_parameters(signature))

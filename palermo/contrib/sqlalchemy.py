@@ -154,7 +154,7 @@ class Outbox:
             Column("arguments", Text, nullable=False),
             Column("options", Text, nullable=False),
             Column("created_at", Double, nullable=False),
-            # Why the row can't be enqueued. Such rows stay until an operator fixes or deletes them.
+            # Why the row can't be enqueued. Such rows are kept until an operator fixes or deletes them.
             Column("error", Text),
         )
         self._entry = type("OutboxEntry", (), {})
@@ -187,8 +187,8 @@ class Outbox:
 
         Newer rows are left to the programs that stored them, which enqueue them right after the commit. Rows are moved
         oldest first, at most `limit` per transaction. Several processes may sweep at the same time if the database
-        supports SKIP LOCKED. If a row can never be enqueued, its error is stored and logged, and it stays. Raises
-        BrokerUnavailable, BrokerRefused and PublishRefused; remaining rows wait for the next sweep.
+        supports SKIP LOCKED. If a row can never be enqueued, its error is stored and logged, and the row is kept.
+        Raises BrokerUnavailable, BrokerRefused and PublishRefused; remaining rows wait for the next sweep.
         """
         return sweep_rows(partial(self._open_batch, engine), client, limit=limit, min_age=min_age)
 

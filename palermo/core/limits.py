@@ -295,7 +295,7 @@ class PermitTable:
         """`since` is when this decider started. Jobs that started earlier got their permits from another decider."""
         self._since = since
         self._keys: dict[str, _KeyState] = {}
-        #: Permits of jobs that may not be running: they asked this decider only because they might still run.
+        #: Permits of jobs that are possibly not running: they asked this decider only because they might still run.
         self._unconfirmed: set[tuple[str, PermitHolder]] = set()
         #: Keys with jobs that wait or have been offered permits. Only these are checked when a run ends.
         self._in_demand: dict[str, None] = {}

@@ -276,7 +276,7 @@ class View(Struct, frozen=True):
     #: Steps that should be enqueued or running, and awaited signals. For a map, only the members in `apart`: see
     #: `Members.out`.
     out: frozenset[str]
-    #: Maps that may release more members: the numbers of active and of unreleased ones.
+    #: Maps that may release more members: the number of active members, and that of unreleased ones.
     maps: Mapping[str, tuple[int, int]]
     #: The status of each member that added steps or runs again.
     apart: Mapping[str, Status]

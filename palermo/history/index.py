@@ -395,7 +395,7 @@ class Index:
         return " and ".join(parts), tuple(given)
 
     def _fitting(self, filter: JobFilter) -> str:
-        """Return the numbers of the shapes that meet the filter, as JSON."""
+        """Return the ids of the shapes that meet the filter, as JSON."""
         of_shapes = replace(
             filter, state=filter.state or ",".join(FINAL), worker=None, text=None, since=None, longer=None, shorter=None
         )

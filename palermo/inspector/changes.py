@@ -17,7 +17,7 @@ from palermo.jobs import registry
 
 
 class Changes(TypedDict, total=False):
-    """Changes to a job. Values that are None or missing stay unchanged."""
+    """Changes to a job. Values that are None or missing are not changed."""
 
     #: All positional arguments.
     args: Sequence[object] | None

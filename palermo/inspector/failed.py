@@ -80,9 +80,9 @@ class FailedJobs(Context):
         published and confirmed before it leaves `failed`, so an interruption loses none. Jobs that fail again during
         the command are not requeued a second time.
 
-        Some jobs can't be requeued, because their queue's name is invalid or the new arguments don't fit. They stay in
-        `failed`, and the command continues. At the end it raises the first such error, or NotFound for ids that don't
-        exist, or passes the errors to `on_error`. During the command, `progress` is called with its progress and
+        Some jobs can't be requeued, because their queue's name is invalid or the new arguments don't fit. They remain
+        in `failed`, and the command continues. At the end it raises the first such error, or NotFound for ids that
+        don't exist, or passes the errors to `on_error`. During the command, `progress` is called with its progress and
         `on_taken` with the jobs taken so far. It stops early once `stop` returns True.
         """
         check_options(options, Requeuing)

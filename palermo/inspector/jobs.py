@@ -186,7 +186,7 @@ class Jobs(Context):
         )
 
     def cancel_waiting(self, queue: str, which: WaitingJobs, **watching: Unpack[Watching]) -> list[TakenJob]:
-        """Cancel waiting jobs of a queue. They stay there until a worker receives and drops them.
+        """Cancel waiting jobs of a queue. They remain in the queue until a worker receives and drops them.
 
         Running jobs are stopped, as by `cancel`. Options are as in `discard`, but ids that aren't waiting there are
         cancelled too. Raises UsageError for more than 100,000 jobs, and NotBrowsable if reading the queue would change

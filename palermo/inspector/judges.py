@@ -115,7 +115,7 @@ class TakeJudge:
         return Remove() if self._change is None else Move(changed, lambda: self._put_back(job, changed))
 
     def _put_back(self, job: TakenJob, message: Message) -> None:
-        """Record that a job stays because its unique key is in use, or because its workflow has moved on."""
+        """Record that a job is not moved because its unique key is in use, or because its workflow has moved on."""
         self.taken.remove(job)
         if step_of(message.extra) is not None:
             self._refuse(
@@ -135,7 +135,7 @@ class TakeJudge:
 
     @property
     def refusal(self) -> PalermoError | None:
-        """Why chosen jobs stay in their queue: the first reason, and the number of jobs."""
+        """Why chosen jobs remain in their queue: the first reason, and the number of jobs."""
         if self._first_refusal is None:
             return None
         stay = "The job stays" if self._refused == 1 else f"{self._refused:,} such jobs stay"

@@ -72,7 +72,7 @@ class Queues(Context):
     def purge_all(self) -> dict[str, int]:
         """Remove the waiting jobs of all queues, and return their number by queue.
 
-        Running, scheduled and failed jobs stay.
+        Running, scheduled and failed jobs are not removed.
         """
         removed = {}
         for name in [row["name"] for row in self.list() if row["pending"] and not is_failed(row["name"])]:

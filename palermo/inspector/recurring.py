@@ -59,10 +59,10 @@ class RecurringJobs(Context):
     def put(self, name: str, job: Any, **times: Unpack[Schedule]) -> None:
         """Run a job repeatedly, by a cron expression or at the interval `every` (seconds or a timedelta).
 
-        `job` is a decorated class or function, or a name. A recurring job with the same `name` is replaced, and stays
-        disabled if it was. If the job's code is imported here, its options apply and its arguments are checked. A
-        worker whose code declares this name replaces the entry when it starts. Raises OptionInvalid, ArgumentsInvalid,
-        SerializationError, QueueNameInvalid.
+        `job` is a decorated class or function, or a name. A recurring job with the same `name` is replaced. The new one
+        is disabled if the old one was. If the job's code is imported here, its options apply and its arguments are
+        checked. A worker whose code declares this name replaces the entry when it starts. Raises OptionInvalid,
+        ArgumentsInvalid, SerializationError, QueueNameInvalid.
         """
         check_options(times, Schedule)
         definition = getattr(job, "definition", None)

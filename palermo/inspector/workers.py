@@ -85,7 +85,7 @@ async def cancel(broker: Broker, ids: Sequence[str], *, by: str) -> list[Row]:
         ends = (WorkerCommand(action="cancel", id=id, workers=(worker,), by=by) for id, worker in found.items())
         await asyncio.gather(*(broker.command(order, timeout=PATIENCE) for order in ends))
     if not everyone:
-        # Again, because a job that started in between may not have seen its mark.
+        # Again, because a job that started in between possibly missed its mark.
         running |= _running(await broker.workers(), set(ids))
     orders = [
         WorkerCommand(action="cancel", id=id, workers=() if everyone else (running[id],), by=by)

@@ -77,9 +77,9 @@ class Workflows(Context):
     def list(self) -> list[Row]:
         """List the running and failed workflows, oldest first.
 
-        A row has `id`, `job`, `queue`, `state` (running or failed), `since`, `ended_at`, the numbers of steps `done`,
-        `failed` and `total`, the number of `jobs` that are queued or running, and `waits_for`, the signals that it is
-        waiting for.
+        A row has `id`, `job`, `queue`, `state` (running or failed), `since`, `ended_at`, the number of its steps that
+        are `done` and `failed`, and their `total`, the number of `jobs` that are queued or running, and `waits_for`,
+        the signals that it is waiting for.
         """
         return [workflow_row(info) for info in self._all()]
 

@@ -149,7 +149,7 @@ class Palermo:
     def work_until_idle(self, queues: str | Iterable[str] = "*") -> int:
         """Run jobs, including those enqueued by jobs, until none is due. Returns the number of runs.
 
-        Scheduled jobs stay; move the clock and call it again. After all jobs have run, raises their errors unless
+        Scheduled jobs don't run; move the clock and call it again. After all jobs have run, raises their errors unless
         `raise_failures` is false.
         """
         __tracebackhide__ = True

@@ -2,7 +2,8 @@
 
 Reaching one job at the end of a long queue takes as long as reading all jobs. Therefore every command on jobs is an
 operation: the request waits a moment for its end, and otherwise shows its progress. Finished operations are kept for a
-while, so that their outcome can be read later. The numbers of kept and waiting operations are limited.
+while, so that their outcome can be read later. The number of finished operations that are kept is limited, and so is
+the number of waiting ones.
 """
 
 import secrets
@@ -80,7 +81,7 @@ class Operation(Struct, kw_only=True):
         return self._ended.wait(seconds)
 
     def stop(self) -> None:
-        """Request it to end before the next job. The remaining jobs stay unchanged."""
+        """Make the operation end before its next job. The remaining jobs are not changed."""
         self.stop_asked = True
 
     @property

@@ -272,8 +272,8 @@ class FailedView:
         with self._lock:
             self._state = replace(self._state, reading=False, error=error)
             if not whole:
-                # A command requested its turn, or an error ended the reading. The jobs read so far stay, and the next
-                # update reads again.
+                # A command requested its turn, or an error ended the reading. The jobs that were read are kept, and the
+                # next update reads again.
                 self._is_requested = True
                 return
             self._ended, self._counted, self._unlogged = self._clock(), swept.seen + swept.unseen, swept.unseen

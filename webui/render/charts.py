@@ -41,7 +41,7 @@ Unit = Literal["jobs", "jobs/s", "seconds", "bytes", "percent"]
 
 
 class Plot(Struct, frozen=True, kw_only=True):
-    """The numbers of a chart, for the script that draws it and for the table shown without scripts."""
+    """The values of a chart, for the script that draws it and for the table shown without scripts."""
 
     unit: Unit
     #: The start of the first part in Unix seconds, and the length of a part.
@@ -50,7 +50,7 @@ class Plot(Struct, frozen=True, kw_only=True):
     #: The displayed names of the stacked bars, lowest first, and of the lines, by style.
     bars: dict[str, str]
     lines: dict[str, str]
-    #: The numbers of each part, in the order of the bars and lines.
+    #: The values of each part, in the order of the bars and lines.
     rows: Sequence[Sequence[float | None]]
     #: The values at a logarithmic axis; empty for a linear axis from zero.
     ticks: tuple[float, ...] = ()

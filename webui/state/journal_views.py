@@ -119,7 +119,7 @@ class JournalViews:
         )
 
     def rates(self, queues: Iterable[str]) -> dict[str, Rates]:
-        """Return the rates of these queues, as far as known."""
+        """Return the known rates of these queues."""
         return self.statistics.rates(queues) if self.ready else {}
 
     def pause(self, queue: str | None = None) -> ActionRow | None:
@@ -150,7 +150,7 @@ def journal_views(site: Site) -> JournalViews:
 
 
 def by_whom(site: Site, id: str) -> str:
-    """Describe the last user action on this job, as far as the journal was read, or return ""."""
+    """Describe the last user action on this job in the part of the journal that was read, or return ""."""
     views = site.existing(JournalViews)
     rows = [] if views is None else views.audit.of(id)
     done = [row for _, row in rows if row["outcome"] == "done"]

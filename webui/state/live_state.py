@@ -94,7 +94,7 @@ class LiveState:
     ) -> None:
         """`hidden` contains the patterns of names whose values are masked in running jobs' arguments.
 
-        `rates` returns the rates of queues, as far as known. `patience` and `reads_failed` are as in Sampler.
+        `rates` returns the known rates of queues. `patience` and `reads_failed` are as in Sampler.
         """
         self.sampler = Sampler(inspector, stop=stop, hidden=hidden, patience=patience, reads_failed=reads_failed)
         self.oldest = OldestJobs(inspector, patience=patience)

@@ -37,7 +37,7 @@ class WaitingHistory:
         self._cells: dict[Window, dict[str, dict[int, int]]] = {window: {} for window in WINDOWS}
 
     def add(self, queues: Iterable[Row], at: float) -> None:
-        """Add the numbers of waiting jobs at an instant in Unix seconds. Ignores queues of failed jobs."""
+        """Add each queue's number of waiting jobs at an instant in Unix seconds. Ignores queues of failed jobs."""
         waiting = {row["name"]: row["pending"] for row in queues if not is_failed(row["name"])}
         waiting[_ALL] = sum(waiting.values())
         for window, names in self._cells.items():

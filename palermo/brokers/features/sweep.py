@@ -125,7 +125,7 @@ def _decided(
 async def _apply(
     store: StepStore, workflows: Workflows, queue: str, place: str, changes: Sequence[_Change]
 ) -> tuple[int, int]:
-    """Change the messages that still wait. Returns the numbers of removed and moved ones."""
+    """Change the messages that still wait. Returns how many were removed and how many were moved."""
     plain: list[_Change] = []
     freed: list[tuple[Message, Step, Step]] = []
     steps_gone: list[tuple[Message, Step, Step]] = []
@@ -162,7 +162,7 @@ def _moved(queue: str, place: str, number: Any, message: Message) -> Step:
 
 
 async def _readmit(store: StepStore, waits: Step, removal: Step, move: Move) -> int:
-    """Requeue a job with a key. Returns 1, or 0 if it stays in place because another job holds its key."""
+    """Requeue a job with a key. Returns 1, or 0 if it is not moved because another job holds its key."""
     while True:
         states = await read_states(store, keys_of([move.message]))
         if not readmit(states, move.message):

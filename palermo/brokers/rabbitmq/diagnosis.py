@@ -97,7 +97,7 @@ class Diagnosis:
         workflows: RabbitmqWorkflows,
         unreadable: Callable[[], Awaitable[Mapping[str, int]]],
     ) -> None:
-        """`unreadable` has the numbers of unreadable records, by stream or queue."""
+        """`unreadable` has the number of unreadable records for each stream or queue."""
         self._session = session
         self._exchange = session.exchange
         self._kind = session.queue_type

@@ -50,7 +50,7 @@ class JobClaimer:
         `resumes` says that the holder has jobs which this worker claimed in an earlier session.
         """
         self._worker = worker
-        #: Whether some of those jobs may not have been delivered again yet.
+        #: Whether some of those jobs are possibly not delivered again yet.
         self.resumes = resumes
         self._exchange = exchange
         self._holder = holder

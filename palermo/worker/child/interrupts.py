@@ -103,7 +103,7 @@ class SharedInterrupts(_Asked):
         self._begun = False
         #: The thread that runs the job; 0 before that.
         self._thread = 0
-        #: Whether an error was raised in that thread and may not have arrived yet.
+        #: Whether an error was raised in that thread and has possibly not arrived yet.
         self._raised = False
         #: The error raised before the job ran, and the error for which its coroutine was cancelled.
         self._early_error: JobError | None = None

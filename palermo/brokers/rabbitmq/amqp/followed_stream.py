@@ -23,7 +23,7 @@ log = logging.getLogger("palermo.rabbitmq")
 _AGAIN = 2.0
 
 
-#: Seconds that a small stream may stay down after RabbitMQ has created another one in its place. It opens fast.
+#: Seconds that a small stream may be down after RabbitMQ has created another one in its place. It opens fast.
 _GRACE = 0.5
 #: Seconds that a watcher waits for an unreadable stream before it continues without the state.
 _UNKNOWING = 30.0

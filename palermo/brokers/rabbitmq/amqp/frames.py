@@ -63,7 +63,7 @@ class Counted(NamedTuple):
 
     #: Start of the next frame.
     end: int
-    #: The numbers of waiting messages, without delivered ones, and of consumers.
+    #: The number of waiting messages, without delivered ones, and the number of consumers.
     messages: int
     consumers: int
 

@@ -87,7 +87,7 @@ class StateLog:
         """`prepare` creates the queue if it is missing. It is awaited before all records are read again.
 
         `on_record` is called with each record that was not appended by this leader, and its JSON value, or its bytes if
-        they aren't JSON. If it raises, the record counts as unreadable, and stays in the queue.
+        they aren't JSON. If `on_record` raises, the record counts as unreadable, and is kept in the queue.
         """
         self._queue = queue
         self._connection = connection

@@ -12,8 +12,8 @@ there is a leader.
 If RabbitMQ is killed within a second after it created its very first stream, it never opens that stream again (3.10 to
 4.3). It answers "home node is down" (up to 4.2, where it can't delete the stream either), or closes the connection of
 each session that uses it (4.3: 541, 506). So a session that finds a stream down for some seconds creates another one
-with the next name, `<stream>.2`. If that works while the first stream stays down, the first one is broken and its
-contents are lost, and all sessions use the new one.
+with the next name, `<stream>.2`. If the new stream works while the first one is still down, the first one is broken and
+its contents are lost, and all sessions use the new one.
 """
 
 import asyncio
@@ -93,7 +93,7 @@ class Stream:
         """`patience` is the maximum time in seconds that reading waits for a stream that is down.
 
         `holds` describes the contents, for logs and errors; `arguments` bound the stream. `grace` is the time in
-        seconds for which the stream may stay down after RabbitMQ has created another one in its place.
+        seconds for which the stream may be down after RabbitMQ has created another one in its place.
         """
         #: The name of the stream in use, which changes if the first one is broken.
         self.name = self._first_name = name

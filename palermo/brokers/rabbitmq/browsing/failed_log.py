@@ -250,7 +250,7 @@ class FailedLog:
         writes, changes by another program, and jobs older than the log. Requires that no other session holds messages
         of the queue, and that there are no `ids`.
         """
-        # The entry of a job that has just failed may not have reached the log yet.
+        # The entry of a job that has just failed is possibly not in the log yet.
         known, old = None, now() - SKEW
         if corrects:
             most = _ENTRIES + _PER_MESSAGE * await reader.count()

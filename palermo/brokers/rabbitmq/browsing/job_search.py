@@ -81,7 +81,7 @@ class _JobSearch:
         chosen, limit = ScheduledFilter(ids=self._exact), len(self._exact or ()) or SCHEDULED
         try:
             page = await unless_blocked(self._broker, self._broker.scheduled(chosen, limit=limit), grace=_LEADER_GRACE)
-        # the index has too many jobs to wait for, there is an alarm, or this user may not ask the leader
+        # the index has too many jobs to wait for, there is an alarm, or this user has no permission to ask the leader
         except (BrokerUnavailable, BrokerRefused) as error:
             self.unseen.append(f"scheduled jobs ({_why(error)})")
             return

@@ -354,8 +354,8 @@ async def sweep(
     `queue` is the messages' queue, or None for scheduled jobs. `decide` receives the messages as changed by
     `as_they_run`. `gate` is called before any change of a batch. `publish` stores a batch and returns when all are
     confirmed. Only then are the old messages acknowledged, so a kill in between runs the jobs of one batch twice
-    instead of losing them. `witness` is awaited with the messages of a batch that stay, and those that have left the
-    queue.
+    instead of losing them. For each batch, `witness` is awaited with the messages that are kept and those that have
+    left the queue.
     """
     swept = SweepProgress(total=await reader.count_all())
     progress(swept)
@@ -425,7 +425,8 @@ def _judge(
 ) -> tuple[list[Message], list[tuple[int, Message, Move | None]], int]:
     """Call `decide` for the messages in `seen`, which has their positions in the batch.
 
-    Returns the messages that stay, those to leave the queue with their tags and moves, and the number examined.
+    Returns three values: the messages to keep, the messages to remove with their tags and moves, and the number of
+    messages examined.
     """
     stay: list[Message] = []
     gone: list[tuple[int, Message, Move | None]] = []

@@ -39,9 +39,9 @@ class SubscriptionChannel(Struct, eq=False):
 class IdleSubscriptions:
     """Subscribes an idle worker to its empty queues. A delivery ends only the subscription to its own queue.
 
-    Many subscriptions stay while the job runs, because RabbitMQ needs a tenth of a second to renew a thousand. If
-    another job arrives while no slot is idle, it is requeued, and its queue is polled when a slot is free. That happens
-    at most once per queue.
+    The other subscriptions are kept while the job runs, because RabbitMQ needs a tenth of a second to renew a thousand.
+    If another job arrives while no slot is idle, it is requeued, and its queue is polled when a slot is free. That
+    happens at most once per queue.
 
     A delivery is settled on the channel of its subscription. Until then, new subscriptions use another channel, because
     subscribing to a queue that was just deleted closes the channel, and the running job would be requeued.

@@ -196,7 +196,8 @@ class LeaderClient:
     async def ask(self, operation: Operation[T], /) -> T:
         """Send a request and return the leader's reply. Without a leader this session stands in for some seconds.
 
-        The operation may be executed twice. Raises BrokerUnavailable, and BrokerRefused if this user may not lead.
+        The operation may be executed twice. Raises BrokerUnavailable, and BrokerRefused if this user has no permission
+        to lead.
         """
         loop, is_brief, duty = asyncio.get_running_loop(), isinstance(operation, BriefOperation), operation.duty
         until = loop.time() + max(self._session.timeout, _PATIENCE if is_brief else LONG_PATIENCE)

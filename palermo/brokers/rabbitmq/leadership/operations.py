@@ -179,7 +179,7 @@ class ListKeys(BriefOperation[Keys], frozen=True):
 
 
 class FindKeys(BriefOperation[Keys], frozen=True):
-    """Replies with the keys with these names; the total is the number of names that the leader has looked up."""
+    """Replies with the keys that have these names; the total is the number of names that the leader has looked up."""
 
     names: list[str]
 
@@ -188,7 +188,7 @@ class FindKeys(BriefOperation[Keys], frozen=True):
 
 
 class RequestPermit(BriefOperation[RunNow | RunLater], frozen=True):
-    """Request a permit to run a limited job. Replies when the job may run."""
+    """Request a permit to run a limited job. Replies whether it may run now or later."""
 
     demand: LimitDemand
     id: str
@@ -276,7 +276,7 @@ class WorkflowPlace(Struct, frozen=True):
 
 
 class LocateWorkflows(BriefOperation[list[WorkflowPlace]], frozen=True):
-    """Replies with the workflows with these ids."""
+    """Replies with the workflows that have these ids."""
 
     ids: list[str]
 
@@ -337,13 +337,13 @@ class CountTenantJobs(TenantOperation[dict[str, int]], frozen=True):
 
 
 class ListTenants(TenantOperation[list[Tenant]], frozen=True):
-    """Replies with the names of the tenants that have jobs in their own queues, for one job queue."""
+    """Replies with the tenants of one job queue that have jobs in their own queues."""
 
     queue: str
 
 
 class ListTenantNames(TenantOperation[list[str]], frozen=True):
-    """Replies with the names of the tenants that have their own queues, empty or not, for one job queue."""
+    """Replies with the names of the tenants of one job queue that have their own queues, empty or not."""
 
     queue: str
 

@@ -275,7 +275,7 @@ class Declarer:
         return found
 
     async def count(self, queue: str) -> tuple[int, int] | None:
-        """The numbers of waiting messages and of consumers of the queue; None if it doesn't exist."""
+        """The queue's number of waiting messages and number of consumers; None if it doesn't exist."""
         probe = await self._connection.probe(amqp_queue(self._exchange, queue))
         return (probe.messages, probe.consumers) if probe.exists else None
 

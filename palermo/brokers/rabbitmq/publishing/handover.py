@@ -6,7 +6,8 @@ RabbitMQ guarantees atomicity for one queue only.
 
 Promise:
 
-* A refused message stays in its old place. It is retried after a growing pause, and logged (`Refusals`).
+* A refused message remains in its old place. The move is retried after a growing pause, and the refusal is logged
+  (`Refusals`).
 * A job that can never be published, because its headers don't fit a frame of this connection, goes to `failed`
   (`unpublishable`), so that it doesn't block other jobs forever.
 * kill -9 of the leader, or a lost session: the message is in its old place, in its new one, or with one id in both, so

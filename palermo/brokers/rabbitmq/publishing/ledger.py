@@ -159,7 +159,7 @@ class Ledger(Generic[T]):
         return await (await self._outbox.open()).finds(self._table.queue)
 
     async def open(self) -> tuple[dict[str, T], list[Report]]:
-        """Read the whole ledger, and publish again the jobs that may not be stored. Returns the states and the reports.
+        """Read the whole ledger, and republish jobs that are possibly not stored. Returns the states and the reports.
 
         The caller must handle the reports before it decides anything else. Raises NewerFormat.
         """

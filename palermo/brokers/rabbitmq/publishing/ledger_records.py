@@ -91,7 +91,7 @@ class LedgerState(Generic[T]):
         #: By name: the number of the last batch with this name, and the state in it; None if removed.
         self._states: dict[str, tuple[int, T | _Unread | None]] = {}
         self._floor = 0
-        #: Jobs that may not be stored, as JSON values, each with the number of its batch.
+        #: Jobs that are possibly not stored, as JSON values, each with the number of its batch.
         self._jobs: list[tuple[int, Any]] = []
         #: The number of the last batch with `refused`, and its value.
         self._refused_in, self._refused = 0, frozenset[str]()
@@ -119,7 +119,7 @@ class LedgerState(Generic[T]):
             return _Unread(plain)
 
     def unstored_jobs(self) -> dict[str, Message]:
-        """The jobs that may not be stored, by id."""
+        """The jobs that are possibly not stored, by id."""
         found = dict[str, Message]()
         for _, plain in self._jobs:
             try:

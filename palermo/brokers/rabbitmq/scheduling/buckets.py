@@ -5,7 +5,7 @@ Promise: a job is acknowledged in its old place after its confirm in the new one
 * Leader killed (kill -9): at most the jobs of one batch are duplicated. The next leader finds every job, because the
   name of a bucket is recorded before its first job.
 * Broker killed: confirmed jobs survive.
-* A queue refuses jobs: they stay in place. The jobs behind them move on, and no job is duplicated.
+* A queue refuses jobs: they remain in their bucket. The jobs behind them move on, and no job is duplicated.
 * A bucket's queue is deleted by hand: its jobs are lost. The next job creates it again.
 
 A bucket is deleted after it has been open and empty for a minute. By then RabbitMQ has requeued everything that the

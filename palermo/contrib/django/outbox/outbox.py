@@ -61,8 +61,8 @@ class Outbox:
 
         Newer rows are left to the programs that stored them, which enqueue them right after the commit. Rows are moved
         oldest first, at most `limit` per transaction. Several processes may sweep at the same time if the database
-        supports SKIP LOCKED. If a row can never be enqueued, its error is stored and logged, and it stays. Raises
-        BrokerUnavailable, BrokerRefused and PublishRefused; remaining rows wait for the next sweep.
+        supports SKIP LOCKED. If a row can never be enqueued, its error is stored and logged, and the row is kept.
+        Raises BrokerUnavailable, BrokerRefused and PublishRefused; remaining rows wait for the next sweep.
         """
         return sweep_rows(self._open_batch, client, limit=limit, min_age=min_age)
 
