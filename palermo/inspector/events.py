@@ -82,7 +82,7 @@ class Events(Context):
         return count
 
     def unsubscribe(self, group: str) -> None:
-        """Stop delivering events to a group until one of its workers starts. Its queue stays. Raises NotFound."""
+        """Stop delivering events to a group until one of its workers starts. Its queue is kept. Raises NotFound."""
         check_group(group)
         self._ask(lambda broker: broker.events.unsubscribe(group))
         self._record("unsubscribe", queue=self._queue(group), what=group)

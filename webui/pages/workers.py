@@ -70,7 +70,7 @@ def _deployed(visit: Visit) -> Row:
 
 
 def _used(visit: Visit, worker: str, now: float) -> list[usage.Part]:
-    """Return a worker's resource usage in the last ten minutes, as far as this process has asked for it."""
+    """Return the samples of a worker's resource usage that this process took in the last ten minutes."""
     return usage.parts(live_state(visit.site).sampler.usage.answers(worker, now), now)
 
 

@@ -1,6 +1,6 @@
 """The journal as a stream, `<exchange>.~journal`: each message is one batch.
 
-The session reads it on the consuming connection, because a reader must acknowledge to get new credit, and during an
+The session reads the stream on the consuming connection. A reader must acknowledge to get new credit, and during an
 alarm RabbitMQ doesn't read from the publishing connection. RabbitMQ deletes whole segments, so the bounds are accurate
 to one segment.
 """

@@ -116,8 +116,8 @@ async def find_limit(connection: Connection, queue: str) -> Trouble | None:
 async def find_alarm(connection: Connection, queue: str) -> Trouble | None:
     """The current alarm, if any.
 
-    Publishes to a queue that doesn't exist, since RabbitMQ reports alarms only to publishers. None if the user has no
-    permission for that.
+    Publishes to a queue that doesn't exist, since RabbitMQ reports alarms only to publishers. Returns None if the user
+    has no permission to publish.
     """
     if connection.blocked:
         return trouble_of(connection)

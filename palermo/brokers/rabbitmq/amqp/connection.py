@@ -221,8 +221,8 @@ class Channel:
     async def get_each(self, queues: Sequence[str]) -> list[Got | None]:
         """Request the next message of each of these queues in one write; None for an empty queue.
 
-        Messages are unacknowledged. A cancelled call waits for the answers and requeues the messages. If the answers
-        take too long, it closes the channel.
+        The messages are unacknowledged. If the call is cancelled, it waits for the answers and requeues the messages.
+        If the answers take too long, the call closes the channel.
         """
         if not queues:
             return []
@@ -451,9 +451,9 @@ class Connection:
     async def persist_queues(self) -> None:
         """Return once all queues, exchanges and bindings made so far would survive a kill of RabbitMQ.
 
-        Before 4.3 RabbitMQ buffers such changes in memory for up to two seconds, or 64 kB (Erlang's disk_log), and a
-        queue that is lost takes its confirmed messages with it. To flush the buffer, this creates and deletes an
-        exchange with a large argument, in about five milliseconds.
+        Before 4.3 RabbitMQ buffers such changes in memory for up to two seconds, or 64 kB (Erlang's disk_log). If a
+        queue is lost, so are its confirmed messages. To flush the buffer, this creates and deletes an exchange with a
+        large argument, in about five milliseconds.
         """
         if not versions.forgets_new_queues(self.version):
             return
@@ -560,8 +560,9 @@ async def open_connection(session: SessionParameters, purpose: str, *, heartbeat
     """Connect to the first host of the address that accepts it, within the session's timeout for all hosts.
 
     `heartbeat`, in seconds, applies if the address sets none. Raises UrlInvalid for an invalid query. Raises
-    BrokerRefused if a host refuses our credentials or virtual host, since other hosts of the cluster would too, or if
-    TLS fails with every host. Otherwise raises BrokerUnavailable, which names all tried hosts.
+    BrokerRefused if a host refuses our credentials or virtual host, since the cluster's other hosts would refuse them
+    too, or if TLS fails with every host. If no host accepts the connection for another reason, raises
+    BrokerUnavailable, which names all tried hosts.
     """
     deadline = asyncio.get_running_loop().time() + session.timeout
     tried: list[PalermoError] = []

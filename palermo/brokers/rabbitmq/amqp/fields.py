@@ -1,8 +1,9 @@
 """AMQP field tables: the format of headers on the wire.
 
-pika's code for them truncates floats, and closes the connection on a timestamp after the year 9999 or a name that is
-not UTF-8: one message of another program would stop a worker permanently. The types are RabbitMQ's
-(https://www.rabbitmq.com/amqp-0-9-1-errata.html#section_3), which differ from the AMQP 0-9-1 text.
+pika's code for them truncates floats. It closes the connection on a timestamp after the year 9999 or a name that is not
+UTF-8, so one message from another program would stop a worker permanently. The types are RabbitMQ's (https:
+
+www.rabbitmq.com/amqp-0-9-1-errata.html#section_3), which differ from the AMQP 0-9-1 text.
 """
 
 import hashlib

@@ -56,9 +56,9 @@ class FollowedStream(Generic[S]):
         holds: str,
         arguments: Mapping[str, Any],
     ) -> None:
-        """`connection` is for writing to the stream; `fresh` returns an empty state.
+        """`connection` is used to write to the stream; `fresh` returns an empty state.
 
-        `patience` is the maximum time to store a record, in seconds. See Stream for the rest.
+        `patience` is the maximum time to store a record, in seconds. See Stream for the other parameters.
         """
         within = max(patience, REPLACED_WITHIN)
         self.stream = Stream(name, publisher, patience=within, holds=holds, arguments=arguments, grace=_GRACE)
@@ -93,8 +93,8 @@ class FollowedStream(Generic[S]):
         """Keep the state up to date as long as the connection lasts, even if the stream fails.
 
         Returns once the state is known, or after 30 seconds, because a worker runs jobs even if the stream is down.
-        Then `listener` is called with the state and each new record, and with an empty record after everything was read
-        again. Raises the connection's error if it is lost first.
+        From then on, `listener` is called with the state and each new record. After the whole stream was read again, it
+        is called with an empty record. Raises the connection's error if it is lost first.
         """
         self._listeners.append(listener)
         if self._watching is None or self._watching.done():

@@ -1,7 +1,7 @@
-"""Pipelined queries and declarations of many queues, without waiting for each answer.
+"""Queries and declarations of many queues, pipelined: sent without waiting for each answer.
 
-A queue that is missing, or has other arguments, closes the channel, and everything sent after it is lost. So the first
-batch is small, and each next one is twice as large as the successful part of the last.
+If a queue is missing, or has other arguments, RabbitMQ closes the channel and drops everything that was sent after that
+request. So the first batch is small, and each next one is twice as large as the successful part of the last.
 """
 
 from collections.abc import Collection, Mapping

@@ -312,8 +312,8 @@ def to_properties(message: Message) -> Properties:
 def written(message: Message, room: int = MAX_PROPERTIES) -> bytes:
     """The encoded properties of the message. Raises ValueError or struct.error for a value that headers don't support.
 
-    `room` is the maximum size in bytes. To fit, a failed job's errors are cut, and then its largest other headers are
-    dropped. For other jobs nothing is cut, and ValueError is raised if they don't fit.
+    `room` is the maximum size in bytes. If a failed job's properties are larger, the function cuts its errors, and then
+    drops its largest other headers. For any other job it cuts nothing and raises ValueError.
     """
     if message.properties or message.extra or message.failure is not None or message.attempts:
         encoded = b"".join(to_properties(message).encode())

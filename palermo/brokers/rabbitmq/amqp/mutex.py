@@ -1,16 +1,16 @@
 """A lock that at most one session holds: an exclusive queue, which RabbitMQ gives to one connection.
 
-Law: at most one connection holds the lock, and at most one of the tasks that use the same `Mutex`, unless they share
-it.
+Law: at most one connection holds the lock. Of the tasks that use the same `Mutex`, at most one holds it, unless they
+share it.
 
 * The holder is killed (kill -9): RabbitMQ deletes the queue with the connection, immediately if the socket is closed,
   otherwise after missed heartbeats.
 * The session is lost: the next holder may start before this one notices. So a holder does its protected work on the
-  same connection, where calls now fail, or the work must tolerate two holders for a moment.
-* The holder is cancelled: it releases the lock, while RabbitMQ may still process its calls on other channels. Work for
-  which that is too early must not be cancelled (`uninterrupted` in connection.py).
-* RabbitMQ refuses the queue, for example because of a missing permission: no session gets the lock, and callers get the
-  error, or choose to continue without the lock.
+  connection of the lock, where calls fail from then on. Other work must tolerate two holders for a moment.
+* The holder is cancelled: it releases the lock, but RabbitMQ may still process the holder's calls on other channels. If
+  those calls need the lock, the work must not be cancelled (`uninterrupted` in connection.py).
+* RabbitMQ refuses the queue, for example because of a missing permission: no session gets the lock. The callers get the
+  error, unless they chose to continue without the lock.
 
 Waiting tasks and sessions get the lock in no particular order.
 """
@@ -131,9 +131,9 @@ class Mutex:
             await asyncio.sleep(RETRY_EVERY)
 
     async def _leave(self, leaving: Coroutine[Any, Any, None]) -> None:
-        """Run this to its end. If the task is cancelled, the next task to take the lock waits for that instead.
+        """Release the lock completely. If this task is cancelled, the next task to take the lock waits for the release.
 
-        It may take as long as an alarm, during which RabbitMQ doesn't read from the connection.
+        The release may take as long as an alarm, during which RabbitMQ doesn't read from the connection.
         """
         self._leaving = asyncio.ensure_future(leaving)
         task = asyncio.current_task()

@@ -26,7 +26,7 @@ _warned: set[str] = set()
 def connection_parameters(
     session: SessionParameters, host: str, port: int, purpose: str, heartbeat: int | None
 ) -> pika.ConnectionParameters:
-    """The parameters for pika, which parses the query itself, so that the names in its documentation are valid.
+    """The parameters for pika. It parses the query itself, so that the names in pika's documentation are valid.
 
     Only the names in tls.py are handled here. Raises UrlInvalid.
     """

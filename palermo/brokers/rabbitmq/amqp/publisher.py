@@ -54,10 +54,10 @@ class _Pending(NamedTuple):
 
 
 class Publisher:
-    """A channel in confirm mode. It ends with its channel; its owner opens another one.
+    """Publishes on a channel in confirm mode. If the channel closes, the owner opens another Publisher.
 
-    It also counts as closed after its first nack. If a quorum queue's leader dies during a publish, the channel keeps
-    refusing messages for that queue long after there is a new leader (3.10.8).
+    A Publisher also counts as closed after its first nack. If a quorum queue's leader dies during a publish, the
+    channel keeps refusing messages for that queue long after there is a new leader (3.10.8).
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -93,8 +93,8 @@ class Publisher:
         """Whether a queue of this name exists. Raises the session's error.
 
         Publishes a message with this body: if there is no queue, RabbitMQ returns it; otherwise it expires or a
-        consumer takes it. A passive declare of a missing or locked queue would close the channel, cost RabbitMQ a
-        millisecond, and be logged as an error. For a queue that may have messages but no consumer, use
+        consumer takes it. A passive declare of a missing or locked queue would close the channel and take RabbitMQ a
+        millisecond, and RabbitMQ would log it as an error. For a queue that may have messages but no consumer, use
         Connection.probe, because the message would not expire.
         """
         try:
@@ -147,10 +147,10 @@ class Publisher:
     ) -> bool:
         """Send a message; the connection's thread calls `ended` with the outcome, as for `send`.
 
-        `properties` are encoded; `id` is the message's id. Any thread may call this. In other threads than the
-        connection's it returns False, with nothing started, if another write is in progress or the channel ends.
-        `ended` may be called before this returns. Raises ValueError or struct.error, with nothing sent, for a message
-        that can't be encoded.
+        `properties` are encoded; `id` is the message's id. Any thread may call this. Outside of the connection's
+        thread, it returns False, with nothing started, if another write is in progress or the channel ends. `ended` may
+        be called before this returns. Raises ValueError or struct.error, with nothing sent, for a message that can't be
+        encoded.
         """
         pieces = frames.message(self._number, exchange, routing_key, properties, body, frame_max=self._frame_max)
         wire, own = self._wire, threading.get_ident() == self._own_thread
@@ -230,7 +230,7 @@ class Publisher:
 class OwnPublisher:
     """A publisher for one kind of messages, reopened after it has closed.
 
-    It isn't shared, because a refusal closes the channel with everything unconfirmed on it.
+    Each user has its own, because a refusal closes the channel, and with it every unconfirmed publish.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -272,7 +272,7 @@ _REFUSED = 5.0
 
 
 class Destination(Struct, frozen=True):
-    """A queue or an exchange, created before its first use on a connection, and again when it is found missing.
+    """A queue or an exchange. It is created before its first use on a connection, and again when found missing.
 
     Law: a connection creates a destination once, and then publishes without further checks. A destination is found
     missing (NotFound) when RabbitMQ returns a message (Unroutable) or reports that the exchange doesn't exist. Then it
@@ -312,8 +312,8 @@ _RETURNED_WITHIN = 0.5
 class MissingQueues:
     """Queues that one session has found missing. It checks them again with Publisher.finds, which causes no error log.
 
-    Law: only a queue for which RabbitMQ has answered with an error is checked in this way, until it is found. So each
-    session sends it at most one empty message, which its readers must ignore.
+    Law: a queue is checked in this way only after RabbitMQ has answered a query of it with an error, and until it is
+    found. So each session puts at most one empty message into the queue, which the queue's readers must ignore.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -400,7 +400,7 @@ class RecordQueue:
     async def write(self, record: Mapping[str, Any]) -> None:
         """Add a record; returns once it is stored.
 
-        Raises PublishRefused; a quorum queue is retried for five seconds before.
+        Raises PublishRefused if the queue refuses the record. A quorum queue is retried for five seconds first.
         """
         body = write_record(record)
 

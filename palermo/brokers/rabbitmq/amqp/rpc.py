@@ -1,4 +1,6 @@
-"""Requests and replies between processes over the broker: bytes to a queue or an exchange, replies by reply-to.
+"""Requests and replies between processes over the broker. A request is bytes sent to a queue or an exchange.
+
+A reply is sent to the request's reply-to.
 
 Law: a request may get no reply. It expires after the time that its caller waits for a first sign of life, and the
 responder may die between acting and replying. So a caller repeats only requests that can safely be executed twice.
@@ -101,7 +103,7 @@ class Rpc:
     async def ask(self, body: bytes, *, silence: float) -> bytes | None:
         """Send a request and return the reply; None if the caller should ask again.
 
-        That is so if no process takes the request, or after `silence` seconds without a sign of life. Raises the
+        Returns None if no process takes the request, or after `silence` seconds without a sign of life. Raises the
         session's error, and BrokerRefused.
         """
         channel = await self._open()

@@ -1,8 +1,8 @@
 """State that outlives its leader: records kept unacknowledged in one queue, and read by the next leader.
 
 Law: a record for which `append` or `store` has returned is read by every later leader, until a leader acknowledges it.
-It does so only after the record that replaces it is confirmed, never in one transaction with it, or if no replacement
-is needed.
+A leader acknowledges a record only if no replacement is needed, or after RabbitMQ has confirmed the replacement, never
+in one transaction with it.
 
 * The leader is killed (kill -9), or its session is lost: RabbitMQ requeues all records, and the next leader waits for
   that (`open`). If the old one died between a confirm and an acknowledgement, both records are read, in any order. So
@@ -13,8 +13,8 @@ is needed.
   be read again.
 * The queue is deleted: the log closes, and the next `open` creates the queue and reads nothing.
 
-Cost: one confirmed publish for each record. The leader holds at most 65,535 records. RabbitMQ delivers those behind
-them only as the leader replaces records with `store` and `forget`.
+Cost: one confirmed publish for each record. The leader holds at most 65,535 records. RabbitMQ delivers later records
+only as the leader replaces held ones with `store` and `forget`.
 """
 
 import asyncio
@@ -143,7 +143,7 @@ class StateLog:
             self._fail(BrokerUnavailable(f"the queue {self._queue!r} is being read again. Try again."))
 
     async def store(self, *values: Any) -> None:
-        """Store records, and read them back like those of other sessions; returns once they are confirmed.
+        """Store records, and return once they are confirmed. This log reads them back, like records of other sessions.
 
         Raises PublishRefused if the queue refuses one.
         """
@@ -246,10 +246,10 @@ class StateLog:
 async def settled(channel: Channel, queue: str, *, readers: int) -> Probe:
     """Wait until our `readers` are the queue's only consumers.
 
-    If there is one, also waits until everything was delivered to it. Returns RabbitMQ's last answer about the queue,
-    even if it gives up after some seconds. Raises NotFound. If a quorum queue doesn't answer within 250 ms, RabbitMQ
-    reports no messages and no consumers (rabbit_quorum_queue:stat). That can't be true while one of the consumers is
-    ours.
+    If there is such a reader, also waits until RabbitMQ has delivered everything to it. Gives up after some seconds.
+    Returns RabbitMQ's last answer about the queue in any case. Raises NotFound. If a quorum queue doesn't answer within
+    250 ms, RabbitMQ reports no messages and no consumers (rabbit_quorum_queue:stat). That can't be true while one of
+    the consumers is ours.
     """
     for _ in range(_SETTLING):
         # Asked twice, because the second answer arrives after all deliveries that the first one counted.

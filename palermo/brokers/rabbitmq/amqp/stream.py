@@ -92,8 +92,8 @@ class Stream:
     ) -> None:
         """`patience` is the maximum time in seconds that reading waits for a stream that is down.
 
-        `holds` describes the contents, for logs and errors; `arguments` bound the stream. `grace` is the time in
-        seconds for which the stream may be down after RabbitMQ has created another one in its place.
+        `holds` describes the contents, for logs and errors. `arguments` limit the stream's size and age. `grace` is the
+        time in seconds for which the stream may be down after RabbitMQ has created another one in its place.
         """
         #: The name of the stream in use, which changes if the first one is broken.
         self.name = self._first_name = name
@@ -460,7 +460,7 @@ async def _read(channel: Channel, stream: str, offset: str, callback: Callable[.
 
 
 async def _is_sound(connection: Connection, stream: str) -> bool:
-    """Whether RabbitMQ serves the stream; False if it is empty. Raises BrokerUnavailable if it is down.
+    """Whether RabbitMQ serves the stream; False if it is empty. Raises BrokerUnavailable if the stream is down.
 
     Uses another connection if the server's version ends the connection because of a broken stream.
     """

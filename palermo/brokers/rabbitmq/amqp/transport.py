@@ -218,7 +218,9 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._listening.pop(channel.channel_number, None)
 
     def ack(self, channel: Any, tag: int) -> None:
-        """Acknowledge a delivery on pika's channel, after everything sent before; immediately unless `acks_together`.
+        """Acknowledge a delivery on pika's channel, after everything sent before.
+
+        The ack is written immediately, unless `acks_together` is set.
 
         Raises the errors of pika's basic_ack.
         """
@@ -237,9 +239,9 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
     def get(self, channel: Any, queue: str, got: Callable[..., None], *, acked: int = 0) -> None:
         """Request a queue's first message now.
 
-        Before that, in the same write, acknowledge the delivery `acked`, if given. Only one call at a time on a
-        channel. The answer goes to the callback of `answers_to`. An answer that pika must read goes to `got`, or to
-        pika's callbacks for GetEmpty. Raises the errors of pika's methods.
+        If `acked` is given, acknowledges that delivery first, in the same write. Only one call at a time is allowed on
+        a channel. The answer is passed to the callback of `answers_to`. If pika must read the answer, it is passed to
+        `got`, or to pika's callbacks for GetEmpty. Raises the errors of pika's methods.
         """
         if not channel.is_open:
             if acked:

@@ -1,8 +1,8 @@
 """The records in Palermo's own streams and queues that a session could not read.
 
-Law: whatever another program, an operator or a faulty disk puts there, the reader skips and counts it, and continues
-with the next record. An exception would end the connection with everything on it, and the next session would fail at
-the same record.
+Law: a reader skips and counts an unreadable record, whether it comes from another program, an operator or a faulty
+disk, and continues with the next record. An exception would end the connection and all work on it, and the next session
+would fail at the same record.
 """
 
 import logging

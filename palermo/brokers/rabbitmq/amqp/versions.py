@@ -96,8 +96,8 @@ def arguments(kind: str, text: str) -> dict[str, str | int]:
 def loses_consumers(text: str) -> bool:
     """Whether deleting a quorum queue may silently end its consumers, even if the queue is recreated.
 
-    Before 4.0 RabbitMQ's channel may subscribe the consumers to the new queue by itself, without basic.cancel, and then
-    ignore its deliveries, which stay unacknowledged until the channel closes.
+    Before 4.0 RabbitMQ's channel may subscribe the consumers to the new queue by itself, without basic.cancel. It then
+    ignores that queue's deliveries, which remain unacknowledged until the channel closes.
     """
     return parse(text) < (4,)
 
@@ -105,8 +105,8 @@ def loses_consumers(text: str) -> bool:
 def cancels_late_consumers(text: str) -> bool:
     """Whether the server cancels a quorum queue's consumer when it requeues a job that runs too long.
 
-    It leaves the channel open, and a second consumer with the same tag would end the connection. Before 4.3 it closes
-    the channel.
+    The server leaves the channel open, and a second consumer with the same tag would end the connection. Before 4.3 the
+    server closes the channel instead.
     """
     return parse(text) >= (4, 3)
 
@@ -119,7 +119,7 @@ def ends_connections(text: str) -> bool:
 def forgets_new_queues(text: str) -> bool:
     """Whether a killed server may lose a queue created in the last two seconds.
 
-    Before 4.3 its database may be Mnesia, which buffers its log for that time. Khepri writes immediately.
+    Before 4.3 the server's database may be Mnesia, which buffers its log for two seconds. Khepri writes immediately.
     """
     return parse(text) < (4, 3)
 

@@ -207,7 +207,7 @@ class FailedLog:
         *,
         ids: Collection[str] = (),
     ) -> SweepProgress:
-        """Call `decide` for every job of a queue with `held` jobs, or only those with `ids`, until it returns Stop.
+        """Call `decide` for every job of a queue with `held` jobs until it returns Stop. `ids` limits the jobs.
 
         Removes nothing.
         """
@@ -247,8 +247,8 @@ class FailedLog:
 
         With `corrects`, also compares the log with the whole queue, unless that would take too long: adds missing jobs
         to the log and removes entries without a job. Differences come from a kill between two writes, failed log
-        writes, changes by another program, and jobs older than the log. Requires that no other session holds messages
-        of the queue, and that there are no `ids`.
+        writes, changes by another program, and jobs older than the log. This requires that no other session holds
+        messages of the queue, and that `ids` is not given.
         """
         # The entry of a job that has just failed is possibly not in the log yet.
         known, old = None, now() - SKEW

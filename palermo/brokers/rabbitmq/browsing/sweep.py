@@ -78,7 +78,7 @@ async def take(
 
 
 async def waits(channel: Channel, queue: str) -> int:
-    """Number of waiting messages of a queue that the channel consumes. Raises BrokerUnavailable if it is silent.
+    """Number of waiting messages of a queue that the channel consumes. Raises BrokerUnavailable without an answer.
 
     Asks twice, because the second answer comes after all deliveries that were on their way at the first. If a quorum
     queue doesn't answer within 250 ms, RabbitMQ reports no messages and no consumers (rabbit_quorum_queue:stat). That
@@ -121,7 +121,7 @@ Gate = Callable[[list[tuple[Message, Message | None]]], Awaitable[Sequence[bool 
 
 
 class FailedTurn:
-    """A lock for sessions that read failed jobs, since messages held by one of them are hidden from the others.
+    """A lock for sessions that read failed jobs, since a session can't see messages that another one holds.
 
     It is the exclusive queue `~failed-log.turn`. A reader also waits for programs that consume failed jobs without the
     lock (Reader.await_others).
@@ -189,7 +189,8 @@ class Reader:
     async def count_all(self) -> int:
         """Number of waiting messages, including those that were requeued before this call. Raises NotFound.
 
-        Uses a get, which RabbitMQ answers after everything before it, and with a count. It may answer a declare early.
+        Uses a get. RabbitMQ answers it with a count, after processing everything sent before it; it may answer a
+        declare earlier.
         """
         await self.await_others()
         first, *others = self._names
@@ -293,8 +294,8 @@ async def ids_in(
 async def requeue(connection: Connection, queue: str, held: list[Channel]) -> None:
     """Requeue all messages of an AMQP queue that these channels hold, and close them; returns once the queue has them.
 
-    Waits for the answer to a get, which RabbitMQ sends after everything before it. Until then a consumer exists, so
-    that a sweep, which waits for the queue's consumers (Reader.count_all), also waits for this.
+    Waits for the answer to a get, which RabbitMQ sends after processing everything sent before it. Until then a
+    consumer exists. So a sweep, which waits for the queue's consumers (Reader.count_all), also waits for this requeue.
     """
     last = await connection.channel()
     try:

@@ -52,7 +52,7 @@ _UNUSED = 60.0
 def key(worker: str, since: float) -> str:
     """The key of a worker's lifetime.
 
-    Includes the start, because a restarted container may have the same process id and host.
+    The key includes the worker's start, because a restarted container may have the same process id and host.
     """
     return f"{worker} {since!r}"
 

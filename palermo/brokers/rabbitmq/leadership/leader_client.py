@@ -258,7 +258,7 @@ class LeaderClient:
         )
 
     async def listing_progress(self) -> tuple[int, int] | None:
-        """The numbers of jobs that the leader has read, and has to read, for a page of jobs; None if unknown."""
+        """How many jobs the leader has read for a page of jobs, and how many it must read; None if unknown."""
         operation = ListingProgress()
         with suppress(LeaderFailed, HandsOver):
             reply = await self._request(operation)

@@ -188,7 +188,7 @@ class UniqueKeys:
         self._allowed.setdefault(run, now)
 
     def _is_young(self, key: Key, message: Message, run: str) -> bool:
-        """Whether another run of this job was permitted so recently that its worker may not have reported it yet."""
+        """Whether another run of this job was permitted too recently for its worker to have reported it."""
         holder = key.holder
         if holder is None or holder.id != message.id or holder.phase is not Phase.RUNNING or holder.run == run:
             return False
