@@ -160,7 +160,11 @@ def test_a_silent_leader_of_keys_hides_no_status(rig: Rig, monkeypatch: pytest.M
 
     monkeypatch.setattr(Keys, "page", silent)
 
-    assert rig.client.job_by_id("nobody").status().reason.endswith("Its key cannot be read: the leader in keys does not answer")
+    assert (
+        rig.client.job_by_id("nobody")
+        .status()
+        .reason.endswith("Its key cannot be read: the leader in keys does not answer")
+    )
 
 
 def test_waiting_for_a_job_that_does_not_run_yet_ends_when_it_is_cancelled(rig: Rig) -> None:

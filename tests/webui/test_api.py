@@ -40,7 +40,7 @@ def test_a_job_announced_as_unique_is_unique_by_its_name(settings: Settings, ser
     assert len(refused.json()["error"].splitlines()) == 1
     assert keyed.status_code == 201
     assert "the code of" in plain.json()["note"], "it is never silently plain"
-    assert "made by a function" in page.text
+    assert "computed by a function" in page.text
     assert web.http.get("/api/queues/jobs/jobs").json()["total"] == 2
     assert "the code of" in web.form("/queues", "/enqueue", job="shop.never_seen").text
 

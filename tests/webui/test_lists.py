@@ -344,7 +344,7 @@ def test_a_requeue_shows_what_its_jobs_have_come_to(web: Web) -> None:
     page = web.press(web.http.get("/failures"), "/failures/confirm", act="requeue", id=[*"abcd"])
 
     web.press(page, "/failures/act")
-    assert "Of 4 requeued jobs 0 succeeded, 0 failed again, 4 waiting or running." in web.shown("/failures")
+    assert "4 requeued jobs: 0 succeeded, 0 failed again, 4 waiting or running." in web.shown("/failures")
     at = time.time()
     write(web.client, [ended("a", at=at), failed("b", at=at), failed("c", "retried", at=at, delay=9)])
 

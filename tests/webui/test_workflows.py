@@ -39,7 +39,7 @@ def test_a_workflow_is_shown_with_its_graph_and_why_steps_wait(web: Web) -> None
 
     assert page.text.count('<g class="box') == 5
     assert "In queue labels, which no worker serves" in shown
-    assert "4 of 10 jobs over, 1 failed , 0 running, 6 in the queue" in shown
+    assert "4 of 10 jobs ended, 1 failed , 0 running, 6 in the queue" in shown
     assert "step pack of w1" in text_of(web.http.get("/jobs/w1%2Fpack"))
 
 
@@ -51,7 +51,7 @@ def test_a_step_that_adds_steps_has_a_page_of_its_own(web: Web) -> None:
     web.client.run(nest)
 
     (pay, ship) = web.api("workflows/w1")["steps"]
-    assert (pay["kind"], pay["state"], pay["why"]) == ("workflow", "expanded", "0 of 2 steps inside it are over")
+    assert (pay["kind"], pay["state"], pay["why"]) == ("workflow", "expanded", "0 of 2 steps inside it have ended")
     assert [row["name"] for row in web.api("workflows/w1", inside="pay")["steps"]] == ["pay/charge", "pay/book"]
     page = web.http.get("/workflows/w1%2Fpay", follow_redirects=True)
     assert page.url.params["inside"] == "pay"
