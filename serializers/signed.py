@@ -56,7 +56,7 @@ class Signed:
         if not any(fits):
             raise SignatureInvalid(
                 f"the signature of message {id} does not match. It was changed, signed for another job or id, "
-                f"or signed with a key that is not among the {len(self._keys)} set here. Check signing_keys."
+                f"or signed with a key that is not among the {len(self._keys)} in signing_keys. Check signing_keys."
             )
         return content_type, inner
 

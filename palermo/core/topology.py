@@ -113,8 +113,8 @@ def check_job_queue(name: object) -> str:
     checked = check_queue_name(name)
     if is_failed(checked) or re.match(_FAILED_OF_ANY, checked):
         raise QueueNameInvalid(
-            f"queue {checked!r} is for failed jobs: jobs cannot be enqueued to it and no worker serves it. To run its"
-            " jobs again, use `palermo failed requeue`."
+            f"queue {checked!r} is for failed jobs, so jobs cannot be enqueued to it and no worker serves it. To run"
+            " its jobs again, use `palermo failed requeue`."
         )
     return checked
 

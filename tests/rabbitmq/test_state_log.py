@@ -212,7 +212,7 @@ async def test_a_leader_does_not_begin_while_another_reads_the_records(
     async with lead() as earlier, connected(session) as connection:
         await earlier.log.append({"number": 1})
         later = Leader(connection, queue, "classic")
-        with pytest.raises(BrokerUnavailable, match="another program reads"):
+        with pytest.raises(BrokerUnavailable, match="another program is reading"):
             await later.log.open()
         assert not later.log.is_open
         await earlier.log.append({"number": 2})

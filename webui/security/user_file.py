@@ -47,7 +47,7 @@ class UserFile:
         self._path = Path(path)
         self._stamp = self._stat()
         if self._path.stat().st_mode & 0o007:
-            log.warning("all users of this machine can read the users file, run chmod 600 file=%s", self._path)
+            log.warning("all users of this machine can read the users file; run chmod 600 file=%s", self._path)
         self._users = read(self._path)
 
     def users(self) -> Users:

@@ -121,7 +121,7 @@ class StateLog:
                 if (await settled(channel, self._queue, readers=1)).consumers > 1:
                     # Two leaders with half of the records each would contradict each other.
                     raise BrokerUnavailable(
-                        f"another program reads the queue {self._queue!r}, or the last leader's session has not"
+                        f"another program is reading the queue {self._queue!r}, or the last leader's session has not"
                         " ended yet."
                     )
             except BaseException:

@@ -44,7 +44,7 @@ def server(text: str, product: str = "RabbitMQ") -> Finding:
         return Finding.problem(
             "server version",
             f"RabbitMQ {text} is older than 3.10",
-            "Upgrade it: Palermo needs its streams and quorum queues.",
+            "Upgrade it; Palermo needs the streams and quorum queues of 3.10.",
         )
     if version >= beyond:
         return Finding.warning(

@@ -214,7 +214,7 @@ def _warn_if_open(path: str) -> None:
     mode = stat.S_IMODE(os.stat(path).st_mode)
     if mode & 0o007 and path not in _warned:
         _warned.add(path)
-        log.warning("all users of this machine can read the file of jobs, run chmod 600 mode=%03o file=%s", mode, path)
+        log.warning("all users of this machine can read the file of jobs; run chmod 600 mode=%03o file=%s", mode, path)
 
 
 def _make_file(path: str) -> None:

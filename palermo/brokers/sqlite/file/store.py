@@ -36,7 +36,7 @@ _TEXTS: dict[int, str] = {
     sqlite3.SQLITE_FULL: "cannot be written: the disk is full. Free disk space, then try again.",
     sqlite3.SQLITE_IOERR: "cannot be read or written: the disk reports an error. Check its space, quota and health.",
     sqlite3.SQLITE_PROTOCOL: "cannot be locked. SQLite needs a local disk; network folders do not lock reliably.",
-    sqlite3.SQLITE_NOLFS: "is too large for this file system.",
+    sqlite3.SQLITE_NOLFS: "is too large for this file system. Move it to another one.",
     sqlite3.SQLITE_SCHEMA: "was changed by another program while in use.",
     sqlite3.SQLITE_MISMATCH: "holds data of an unexpected type. Was it changed by hand?",
     sqlite3.SQLITE_CONSTRAINT: "refused a change that violates its constraints. Was it changed by hand?",
