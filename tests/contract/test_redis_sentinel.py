@@ -53,7 +53,7 @@ async def refused(url: str, error: type[PalermoError]) -> str:
 async def test_an_address_of_sentinels_that_is_wrong_is_told_in_one_line(watched: Watched) -> None:
     good, port = "?sentinel_password=watching", next(iter(watched.sentinels))
 
-    assert "It knows shop" in await refused(watched.url.replace("/shop", f"/other{good}"), BrokerRefused)
+    assert "only shop" in await refused(watched.url.replace("/shop", f"/other{good}"), BrokerRefused)
     assert "password" in await refused(f"{watched.url}{good}2", BrokerRefused)
     assert "Authentication" in await refused(watched.url, BrokerRefused)
     assert "redis+sentinel://" in await refused(f"redis://:watching@127.0.0.1:{port}", BrokerRefused)
