@@ -130,7 +130,9 @@ def test_pickle_is_refused_until_accepted() -> None:
     registry = Serializers.default()
     bomb = message(pickle.dumps(Detonator()), "application/x-pickle")
 
-    with pytest.raises(MediaTypeRefused, match=r"7c9e has the content type application/x-pickle, .* add --accept pickle"):
+    with pytest.raises(
+        MediaTypeRefused, match=r"7c9e has the content type application/x-pickle, .* add --accept pickle"
+    ):
         registry.decode(bomb, accept=Accept.default())
     with pytest.raises(MediaTypeRefused):
         registry.decode_for_display(bomb)
