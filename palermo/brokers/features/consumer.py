@@ -1,7 +1,7 @@
 """The common part of the SQLite and Redis consumers: waiting for jobs, starting, postponing and settling them.
 
-Each of these is one step, on condition that the claim is still valid. Claiming and deleting jobs must be fast, so each
-broker has its own way.
+Starting, postponing and settling a job are each one step, on condition that the claim is still valid. Claiming and
+deleting jobs must be fast, so each broker has its own way.
 """
 
 import abc

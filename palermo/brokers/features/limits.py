@@ -59,9 +59,9 @@ async def list_limits(store: StepStore) -> list[LimitInfo]:
 async def forget_idle(store: StepStore, cursor: Stored) -> Stored:
     """Delete limited keys whose state no longer matters.
 
-    No job has or awaits a permit of such a key, and its rate has expired. Reads some keys from the cursor on, and
-    continues while most of them can be deleted. Returns the next cursor, which is empty at the start and after the last
-    key.
+    A state no longer matters if no job has or awaits a permit for the key, and its rate has expired. Reads some keys
+    from the cursor on, and continues while most of them can be deleted. Returns the next cursor. The cursor is empty at
+    the start and after the last key.
     """
     while True:
         now = clock.now()

@@ -1,6 +1,6 @@
 """Pauses of queues, and marks of cancelled jobs.
 
-A mark has the user's name, and a Unix second: it applies to jobs that were enqueued in that second or before.
+A mark has the user's name, and a Unix second. It applies to jobs that were enqueued in that second or before.
 """
 
 import json

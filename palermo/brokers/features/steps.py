@@ -130,7 +130,7 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def some(self, table: str, cursor: Stored, most: int) -> tuple[Stored, Sequence[tuple[Any, Any]]]:
-        """About `most` states from a cursor on, each with its name, and the next cursor.
+        """Return about `most` states from a cursor on, each with its name, and the next cursor.
 
         The cursor is empty at the start and after the last state. A state that changes during the scan may be returned
         twice or not at all.

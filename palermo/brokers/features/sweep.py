@@ -1,7 +1,7 @@
 """Sweep and purge a queue, in steps of bounded size.
 
-A sweep visits the places of a queue's jobs in turn. In Redis the jobs without a tenant are in one place, ordered by
-priority and age, and those of each tenant in another. In SQLite a queue is a single place.
+A sweep visits the places of a queue's jobs in turn. In Redis one place has the jobs without a tenant, ordered by
+priority and age. Each tenant's jobs have another place. In SQLite a queue is a single place.
 """
 
 import asyncio

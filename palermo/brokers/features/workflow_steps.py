@@ -133,7 +133,7 @@ async def released(
 ) -> AsyncIterator[Message]:
     """The jobs of the steps `out`, and of the members that `after` has released and `before` had not.
 
-    A member that runs again is not among them: it keeps its job.
+    A member that runs again is not included, because it keeps its job.
     """
     async for message in _of_steps(data, after, out, now):
         yield message

@@ -1,7 +1,7 @@
 """The event log: a stream that keeps events for a while.
 
-The gateway exchange routes all events to it. So RabbitMQ never returns a mandatory event, since there is always a queue
-for it. An entry has the exchange that the event was published to, and the topic as its routing key.
+The gateway exchange routes all events to it. The stream accepts every event, so RabbitMQ never returns a mandatory one
+as unroutable. An entry has the exchange that the event was published to, and the topic as its routing key.
 """
 
 import logging
@@ -143,8 +143,8 @@ class EventLog:
     ) -> AsyncGenerator[Found, None]:
         """The kept events between two offsets, without those that are too old.
 
-        With `since`, starts at about that time instead of at `first`; something must have been stored after it. An
-        event without an id gets one here, the same at each read. See Stream.deliveries.
+        With `since`, starts at about that time instead of at `first`; the stream must contain a later entry. If an
+        event has no id, this gives it one, the same at each read. See Stream.deliveries.
         """
         start: int | str | datetime = first or "first"
         if since is not None:

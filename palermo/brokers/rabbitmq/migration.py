@@ -4,10 +4,10 @@
     2  publishing is routed to `~migrating.<queue>`, 4  publishing is routed back, and the messages moved back
        and all messages moved there
 
-Every message is stored in one queue before it leaves the other, so a kill loses none and duplicates at
-most one batch. The existing queues determine the next step, so an interrupted migration can be continued.
-A queue with unacknowledged messages is not safe to delete, since the messages of a worker
-that dies would be gone. So step 3 waits until no worker has a job of the queue.
+Every message is stored in one queue before it leaves the other, so a kill loses none and duplicates at most one batch.
+The existing queues determine the next step, so an interrupted migration can be continued. If a queue with
+unacknowledged messages is deleted, and the worker that has them dies, they are lost. So step 3 waits until no worker
+has a job from the queue.
 """
 
 import asyncio
@@ -236,7 +236,7 @@ class Migration:
     async def _store(self, batch: list[Got], target: str) -> None:
         """Publish these in order, and retry refused ones; returns once all are confirmed.
 
-        Errors of jobs that don't fit a frame are cut. If other headers don't fit, raises BrokerRefused with nothing
+        If a job doesn't fit a frame, its errors are cut. If it still doesn't fit, raises BrokerRefused with nothing
         published.
         """
         for got in batch:
@@ -286,7 +286,7 @@ class Migration:
 
 
 def _identity(got: Got) -> tuple[str, int] | None:
-    """A value that copies of a message have in common; None for a message without an id.
+    """A value that all copies of a message have in common; None for a message without an id.
 
     Includes the time, because another program may give one id to several jobs.
     """

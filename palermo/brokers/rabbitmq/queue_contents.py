@@ -1,7 +1,7 @@
 """A session's operations on the jobs in queues: listing, sweeping, purging and deleting.
 
-Jobs that may have keys, workflows or tenants are removed one by one, with those, at about 10,000 per second. Otherwise
-RabbitMQ purges the queue.
+If jobs may have keys, workflows or tenants, they are removed one by one, together with their keys and steps, at about
+10,000 per second. Otherwise RabbitMQ purges the queue.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Group commit: the script that deletes finished jobs waits a little, so that one disk write serves several jobs.
 
-Without it the slots of a worker with short jobs alternate: while one slot's job is being deleted, another slot finishes
-its job and needs a script of its own. With it the slots synchronize.
+Without this wait, the slots of a worker with short jobs alternate: while one slot's job is being deleted, another slot
+finishes its job and needs a separate script. With the wait, the slots synchronize.
 """
 
 import time

@@ -1,8 +1,8 @@
 """One worker's consumer: takes jobs from the file and settles them.
 
 Jobs acknowledged in one turn of the event loop are deleted in the next, in the transaction that claims the next job for
-each free slot. So one disk write serves both purposes, and all slots whose jobs end in one turn. The transaction runs
-on the loop, like all others (see store.py).
+each free slot. So one disk write serves both purposes for all slots whose jobs end in one turn. The transaction runs on
+the loop, like all others (see store.py).
 """
 
 import asyncio

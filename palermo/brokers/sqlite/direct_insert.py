@@ -1,8 +1,8 @@
 """The fast path for enqueuing: the calling thread stores a plain job itself, on a connection of its own.
 
-It saves switching to the session's thread and back, which costs a third of the transaction. The whole transaction is
-one statement. No Python code runs inside it, so a signal handler that also enqueues finds no half-finished state. Jobs
-that aren't plain, and errors, are left to the ordinary path.
+Switching to the session's thread and back would cost a third of the transaction. The whole transaction is one
+statement. No Python code runs inside it, so a signal handler that also enqueues finds no half-finished state. Jobs that
+aren't plain, and errors, are left to the ordinary path.
 """
 
 import os
@@ -47,8 +47,8 @@ class DirectInsert:
     def insert(self, message: Message) -> bool:
         """Store the message. Returns whether it was stored.
 
-        Not if the message isn't plain, its queue doesn't exist, the file is busy, or the caller is the session's own
-        thread. Raises EncodeError for a header that can't be stored.
+        It is not stored if the message isn't plain, if its queue doesn't exist, if the file is busy, or if the caller
+        is the session's own thread. Raises EncodeError for a header that can't be stored.
         """
         is_plain = message.run_at is None and not message.tenant
         may = os.getpid() == self._pid and threading.get_ident() != self._own_thread

@@ -310,7 +310,7 @@ _RETURNED_WITHIN = 0.5
 
 
 class MissingQueues:
-    """Queues that one session has found missing. It checks them again with Publisher.finds, which causes no error log.
+    """Queues that one session has found missing. Checks them again with Publisher.finds, which RabbitMQ doesn't log.
 
     Law: a queue is checked in this way only after RabbitMQ has answered a query of it with an error, and until it is
     found. So each session puts at most one empty message into the queue, which the queue's readers must ignore.

@@ -11,7 +11,7 @@ there is a leader.
 
 If RabbitMQ is killed within a second after it created its very first stream, it never opens that stream again (3.10 to
 4.3). It answers "home node is down" (up to 4.2, where it can't delete the stream either), or closes the connection of
-each session that uses it (4.3: 541, 506). So a session that finds a stream down for some seconds creates another one
+each session that uses it (4.3: 541, 506). So a session that finds a stream down for some seconds creates another stream
 with the next name, `<stream>.2`. If the new stream works while the first one is still down, the first one is broken and
 its contents are lost, and all sessions use the new one.
 """
@@ -380,7 +380,9 @@ class Follower:
             raise self._channel.error
 
     async def has_come_to(self, end: int, *, within: float) -> bool:
-        """Wait until it has read the entry at this offset. False after `within` seconds, or if it has ended.
+        """Wait until the reader has read the entry at this offset.
+
+        Returns False after `within` seconds, or if the reader has ended.
 
         Only one caller at a time.
         """

@@ -216,8 +216,9 @@ class Facts(FollowedStream[FactState]):
     async def probe(self, connection: Connection, queues: Iterable[str]) -> dict[str, Probe]:
         """The state of these queues in RabbitMQ, for callers that ask repeatedly. Call `read` first.
 
-        Remembers missing queues, because RabbitMQ logs each query of one as an error. A queue that Palermo creates is
-        seen immediately, since its name is written first; a queue that another program creates, up to a minute late.
+        Remembers missing queues, because RabbitMQ logs each query of a missing queue as an error. A queue that Palermo
+        creates is seen immediately, since its name is written first. A queue that another program creates is seen up to
+        a minute late.
         """
         now = time.monotonic()
         written = {queue: self.state.written(queue) for queue in queues}

@@ -40,7 +40,9 @@ _AGAIN = 1.0
 
 
 async def census(connection: Connection, exchange: str, missing: MissingQueues | None = None) -> int:
-    """The number of living workers, correct within milliseconds after a kill -9; UNKNOWN while the queue is down.
+    """The number of living workers; UNKNOWN while the queue is down.
+
+    It is correct within milliseconds after a kill -9.
 
     A session that calls this repeatedly passes its `missing` queues.
     """
@@ -137,7 +139,7 @@ class WorkerControl:
         *,
         kind: str,
     ) -> None:
-        """`look` reads changed pauses and cancels, and returns once this worker has applied them.
+        """`look` reads changes of pauses and cancels, and returns once this worker has applied them.
 
         `waiting` returns the ids of delivered jobs that no slot has started. `kind` is the type of the queue
         `~presence` if it has to be created.

@@ -403,8 +403,8 @@ class RabbitmqConsumer:
     async def _with_history(self, delivery: Delivery) -> Delivery | None:
         """The delivery with the known crashes and saved data of its job; None if it need not run here.
 
-        It may have been requeued in the meantime. A step that has already ended is acknowledged: its worker died before
-        it could acknowledge the job.
+        The job may have been requeued in the meantime. If it is a step that has already ended, this acknowledges it,
+        because its worker died before acknowledging the job.
         """
         slot, job = delivery.slot, delivery.message.id
         try:

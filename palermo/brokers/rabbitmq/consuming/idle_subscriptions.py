@@ -40,7 +40,7 @@ class IdleSubscriptions:
     """Subscribes an idle worker to its empty queues. A delivery ends only the subscription to its own queue.
 
     The other subscriptions are kept while the job runs, because RabbitMQ needs a tenth of a second to renew a thousand.
-    If another job arrives while no slot is idle, it is requeued, and its queue is polled when a slot is free. That
+    If another job arrives while no slot is idle, the worker requeues it, and polls its queue when a slot is free. That
     happens at most once per queue.
 
     A delivery is settled on the channel of its subscription. Until then, new subscriptions use another channel, because

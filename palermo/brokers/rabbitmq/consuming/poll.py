@@ -108,7 +108,7 @@ class PollSource:
     def ending(self, delivery: Delivery) -> None:
         """Record that the job has ended.
 
-        Its delivery is acknowledged once that is stored, and the slot polls in the meantime.
+        The delivery is acknowledged once the end is stored, and the slot polls in the meantime.
         """
         self._ending.add(delivery.token)
 
@@ -291,8 +291,9 @@ class PollSource:
 class PollingSlot:
     """One slot, driven by callbacks without a task: it polls one queue after another for its next job.
 
-    It has an unsettled delivery or a pending request, or waits for the source. A job goes to the callback of `receive`,
-    or else to its caller. After an answer without a job the slot polls the next queue immediately.
+    At any time the slot has an unsettled delivery or a pending request, or waits for the source. It passes a job to the
+    callback of `receive`, or returns it to the caller of `receive`. After an answer without a job the slot polls the
+    next queue immediately.
     """
 
     def __init__(self, source: "PollSource", number: int) -> None:

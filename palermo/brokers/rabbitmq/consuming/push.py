@@ -26,7 +26,7 @@ Token = tuple[Channel, int]
 
 
 class Slot:
-    """One slot's subscription. It holds up to `prefetch` unsettled deliveries: a running one, and waiting ones.
+    """One slot's subscription. It holds up to `prefetch` unsettled deliveries: the running job, and waiting ones.
 
     A delivery during `receive` is offered to its callback. If the callback accepts it, `receive` keeps waiting.
     RabbitMQ delivers no other job while the end of a keyed job or a step is being stored. In the meantime a slot of a

@@ -1,8 +1,8 @@
 """Chooses the queue that a worker polls next: the first one, by order and shares, that is not known to be empty.
 
 A queue that was found empty is polled again only after a check of all such queues has found jobs in it, so forty-nine
-empty queues don't slow down the fiftieth. `due` and `stale` define how old that knowledge may be, which depends on the
-cost of a check. Queues with a subscription need no checks.
+empty queues don't slow down the fiftieth. `due` and `stale` define how old the result of a check may be. The limit
+depends on the cost of a check. Queues with a subscription need no checks.
 """
 
 import math

@@ -1,11 +1,13 @@
 """The run log, in which workers record the jobs that they run, and the crash history of redelivered jobs.
 
-Its purpose is to detect jobs that kill their workers. The stream `~starts` holds the records. Each names all jobs that
-a worker runs, and so replaces the worker's last one. A worker writes a record before it runs a redelivered job, and
-otherwise at most one per tick, of jobs that have run for a while, so that short jobs cost nothing. A worker that shuts
-down cleanly first records that it no longer runs a job, and then requeues the job; a worker that dies doesn't.
+Its purpose is to detect jobs that kill their workers. The stream `~starts` holds the records. Each record names all
+jobs that a worker runs, and so replaces the worker's last record. A worker writes a record before it runs a redelivered
+job. Otherwise it writes at most one per tick, and only if a job has run for a while, so that short jobs cost nothing. A
+worker that shuts down cleanly first records that it no longer runs a job, and then requeues the job; a worker that dies
+doesn't.
 
-A record also has the data that running jobs have saved. If the worker dies, the next worker of a job reads it there.
+A record also has the data that running jobs have saved. If the worker dies, the next worker that gets such a job reads
+the data there.
 """
 
 import asyncio

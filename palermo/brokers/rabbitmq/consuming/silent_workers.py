@@ -1,8 +1,8 @@
 """Finds connected workers that don't answer, because they are stopped (SIGSTOP), swapped out, or blocked.
 
-RabbitMQ counts such a worker and keeps its jobs for it until it misses its heartbeats. Its identity and jobs come from
-its last answer to this session, or else from its last record in the run log, which has its counters and long jobs. It
-is still connected if its request queue exists. If a silent worker is in neither, it is only counted, and only if a
+RabbitMQ counts such a worker, and doesn't requeue its jobs, until it misses its heartbeats. Its identity and jobs come
+from its last answer to this session, or else from its last record in the run log, which has its counters and long jobs.
+It is still connected if its request queue exists. If a silent worker is in neither, it is only counted, and only if a
 classic queue counts the workers.
 
 If the user has no permission to send requests, all workers are found in this way, as "unasked" instead of "silent".

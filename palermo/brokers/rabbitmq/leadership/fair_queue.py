@@ -3,7 +3,7 @@
 The leader keeps the job queue short, so that it chooses the next tenant late. It publishes a job to the job queue, and
 acknowledges it in its tenant's queue once that is confirmed (handover.py). So a killed leader duplicates at most the
 jobs that were being confirmed. A job that the job queue refuses is requeued at its old position, and retried after a
-pause. One that can never be published goes to `failed`.
+pause. A job that can never be published goes to `failed`.
 
 In one round trip the leader counts the job queue, and requests the jobs of the next turns (basic.get). It assumes that
 a tenant with several jobs left still has one. Then it moves as many jobs as there is room for, in the order of turns,
@@ -256,7 +256,7 @@ class FairQueue:
     async def _forget_missing(self) -> None:
         """Drop the tenants whose queues no longer exist.
 
-        Queries all of them, because the error doesn't name the queue: the cause may be an earlier subscription.
+        Queries all of them, because the error doesn't name the queue, and an earlier subscription may have caused it.
         """
         states = list(self.states.values())
         probes = await probe_all(self._connection, [state.queue for state in states])

@@ -235,7 +235,7 @@ class RabbitmqKeys:
     async def _suspects(self) -> looking.Suspects:
         """The keys whose holders are in no queue, not scheduled, and with no worker.
 
-        A queue that must not be read counts as holding its jobs, unless it is empty.
+        If a queue must not be read, its keys' holders count as present, unless the queue is empty.
         """
         reading = await self._reading()
         held = {key.name: key.holder for key in await self.known() if key.holder is not None}
@@ -295,7 +295,7 @@ class PendingEnds:
     def __init__(self, acknowledge: Callable[[Delivery], None], requeue: Callable[[Delivery], None]) -> None:
         """`acknowledge` is called with a delivery whose end is stored; it may raise DeliveryLost.
 
-        `requeue` is called with a delivery whose end was not stored, since it would block its slot.
+        `requeue` is called with a delivery whose end was not stored, since the delivery would block its slot.
         """
         self._acknowledge = acknowledge
         self._requeue = requeue

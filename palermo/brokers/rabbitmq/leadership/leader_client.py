@@ -66,10 +66,10 @@ _SILENCE = 2.5
 
 
 class LeaderClient:
-    """One session's client for all leaders: sends them requests with `ask`, and may lead itself.
+    """One session's client for all leaders. It sends requests to them with `ask`, and may itself lead.
 
-    A leader holds the exclusive queue of its duty as its lock (mutex.py), and consumes requests from it. A request may
-    be lost with a leader that dies; it is sent again after a short silence.
+    A leader holds the exclusive queue of its duty as its lock (mutex.py), and consumes requests from it. If a leader
+    dies, a request may be lost. The client sends it again after a short silence.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class LeaderClient:
         await wait_for_any(self._connection.lost, timeout=seconds)
 
     async def _lead(self, leader: "Leader") -> float:
-        """Lead until the session or the leader's own connection is lost, which is logged.
+        """Lead until the session or the leader's own connection is lost, and log the loss.
 
         Returns the seconds until this session may lead again.
         """

@@ -111,7 +111,7 @@ class TenantClient:
 
     @asynccontextmanager
     async def _alone(self, reader: Reader, queue: str, only: str | None = None) -> AsyncIterator[None]:
-        """Include the queues of all tenants, or of `only` one, in the reader.
+        """Include in the reader the queues of all tenants, or of the tenant `only`.
 
         In the meantime no such queue is deleted, and the leader neither holds nor moves their jobs. The reader would
         miss jobs that are moved to the job queue, which seems empty while the reader holds its jobs.

@@ -244,7 +244,7 @@ class Declarer:
             return await self._declare(queue)
 
     async def ensure_registered(self, queues: Iterable[str]) -> dict[str, str]:
-        """The types of the registered queues among these that exist with our arguments. The others need `ensure`.
+        """The types of those of these queues that are registered and exist with our arguments. Others need `ensure`.
 
         The queries are pipelined: 3,000 queues one after another took a minute.
         """

@@ -10,11 +10,12 @@ Promise:
   (`Refusals`).
 * A job that can never be published, because its headers don't fit a frame of this connection, goes to `failed`
   (`unpublishable`), so that it doesn't block other jobs forever.
-* kill -9 of the leader, or a lost session: the message is in its old place, in its new one, or with one id in both, so
-  a delayed job, or one of a tenant, may run twice. A ledger (ledger.py) searches for a job that the last leader may
-  have published (`find_published`) before it publishes the job again. Such a job runs twice only if the leader dies
-  between the confirm and the acknowledgement, and the worker with the job dies at the same time. A silent worker counts
-  as dead, and a message that another session holds at that moment, in order to read its queue, is not found.
+* kill -9 of the leader, or a lost session: the message is in its old place, in its new one, or in both with the same
+  id. So a delayed job, or a tenant's job, may run twice. Before a ledger (ledger.py) publishes a job again, it searches
+  for the job, because the last leader may have published it (`find_published`). Such a job runs twice only if the
+  leader dies between the confirm and the acknowledgement, and the worker with the job dies at the same time. A silent
+  worker counts as dead, and a message that another session holds at that moment, in order to read its queue, is not
+  found.
 * kill -9 of the broker: confirmed messages survive. Acknowledgements not yet on disk are lost.
 """
 

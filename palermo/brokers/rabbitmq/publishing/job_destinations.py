@@ -49,7 +49,7 @@ class TenantQueue(NamedTuple):
 
     @classmethod
     def of(cls, message: Message) -> "TenantQueue | None":
-        """The tenant's queue where the message waits first; None if it waits in the job queue.
+        """The tenant's queue in which the message waits before the job queue; None if it waits only in the job queue.
 
         A message without a tenant waits in the job queue. So does one that a rate limit has postponed after its
         tenant's turn.
@@ -101,7 +101,7 @@ class TenantQueues:
         return True
 
     async def ensure(self, *tenant_queues: TenantQueue, priority: int = 0) -> None:
-        """Create their missing queues, and list them for the leader.
+        """Create the missing queues of these destinations, and list them for the leader.
 
         A queue created for jobs with a `priority` has priorities. An existing queue is not changed.
         """

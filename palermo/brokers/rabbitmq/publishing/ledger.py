@@ -102,7 +102,7 @@ class Ledger(Generic[T]):
         beside: Channel | None = None,
         on_report: Callable[[Report], None] | None = None,
     ) -> None:
-        """`beside` is a channel for `note`. `on_report` gets the reports that arrive while the ledger is open.
+        """`beside` is the channel for `note`. `on_report` gets the reports that arrive while the ledger is open.
 
         Without `on_report`, other sessions must not write reports.
         """
@@ -240,7 +240,7 @@ class Ledger(Generic[T]):
         return [first.to_plain(), *(self._batch(self.number, jobs=some).to_plain() for some in portions[1:])]
 
     async def commit(self, states: Mapping[str, T | None], jobs: Sequence[Message] = ()) -> dict[str, PalermoError]:
-        """Store states (None to remove one) and jobs, all or nothing.
+        """Store states (None removes one) and jobs, either all of them or none.
 
         Returns the errors of refused jobs by id; these are retried. After an exception it is unknown whether anything
         was stored, and all states are dropped.

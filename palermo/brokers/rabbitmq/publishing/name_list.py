@@ -1,4 +1,4 @@
-"""The leader's copy of a list of names: the buckets of delayed jobs, or the tenants, that may have jobs.
+"""The leader's copy of a list of names: those of the buckets, or of the tenants, that may have jobs.
 
 A session that creates such a queue adds its name to the list. The leader holds the records (state_log.py), and
 occasionally replaces all of them by one.

@@ -205,9 +205,9 @@ class Outbox:
     async def _publish_again(self, message: Message, place: Place, error: PublishRefused | NotFound) -> None:
         """Retry until the session's timeout, because a quorum queue may be waiting for a leader or a majority.
 
-        Raises the second nack of a classic queue; the first may come from a quorum queue that a migration has just
-        replaced (4.3). Raises the nack of a quorum queue that reports jobs, since it is full: without a leader RabbitMQ
-        reports none.
+        Raises the second nack of a classic queue. The first may come from a quorum queue that a migration has just
+        replaced (4.3). Raises the nack of a quorum queue if RabbitMQ reports jobs in it, because it is then full.
+        RabbitMQ reports no jobs for a queue without a leader.
         """
         self.destinations.forget(place)
         pause, is_first, has_leader = SOON, True, False

@@ -8,7 +8,7 @@ Promise: a job is acknowledged in its old place after its confirm in the new one
 * A queue refuses jobs: they remain in their bucket. The jobs behind them move on, and no job is duplicated.
 * A bucket's queue is deleted by hand: its jobs are lost. The next job creates it again.
 
-A bucket is deleted after it has been open and empty for a minute. By then RabbitMQ has requeued everything that the
+The leader deletes a bucket that has been open and empty for a minute. By then RabbitMQ has requeued everything that the
 last leader held.
 """
 

@@ -48,8 +48,8 @@ async def suspects(
 ) -> Suspects:
     """The holders that are with no worker, and whose queues are empty or missing.
 
-    `tenant_has_jobs` returns whether a tenant has jobs outside of the job queue. If it is None, because that is
-    unknown, holders with a tenant are left out.
+    `tenant_has_jobs` returns whether a tenant has jobs outside of the job queue. If the function is None, this is
+    unknown, and holders with a tenant are left out.
     """
     waiting = defaultdict[TenantQueue, dict[str, KeyHolder]](dict)
     async for some in in_turns(keys):

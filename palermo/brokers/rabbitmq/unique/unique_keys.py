@@ -276,8 +276,8 @@ class UniqueKeys:
     async def page(self, text: str, *, offset: int, limit: int, after: str = "") -> KeyPage:
         """See palermo.contract.broker.UniqueKeys.
 
-        With `after`, the page starts behind that name, among the keys of the last call without `after`. `total` is then
-        incomplete.
+        With `after`, the page starts behind that name. It then contains only keys that existed at the last call without
+        `after`, and `total` is incomplete.
         """
         await self._catch_up()
         if not (after and self._listed):
@@ -429,9 +429,10 @@ class UniqueKeys:
     ) -> list["Request[Any]"]:
         """Free the keys of this batch's jobs that their queues refused, and pass the errors to the callers.
 
-        The errors come last, because until the ledger records that such a job is withdrawn, the next leader would
-        publish it. Returns the other requests of the batch. A request that was answered with such a job is executed
-        again in the next batch instead. Raises BrokerUnavailable if it is unknown whether the ledger has the record.
+        The errors are passed on last, because until the ledger records that a refused job is withdrawn, the next leader
+        would publish it. Returns the other requests of the batch. If the answer to one of them named a refused job, the
+        request is executed again in the next batch. Raises BrokerUnavailable if it is unknown whether the ledger has
+        the record.
         """
         answered = [asked for asked in batch if isinstance(asked.result, EnqueueAnswer) and asked.result.id in refused]
         withdrawn = [asked for asked in answered if asked.result.outcome is EnqueueOutcome.STORED]

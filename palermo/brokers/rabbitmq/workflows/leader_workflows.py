@@ -2,9 +2,9 @@
 
 Promise: a step is published once the ends before it, and the resulting state, are stored. A worker acknowledges a job
 after its end is stored here, so an end is never lost. If an end adds steps, or is not `done`, its resulting state is
-committed before anything is published because of it. Cost: one commit for the ends of a workflow that arrive together.
-If the leader dies, the next one reads the states and the ends, and publishes again the jobs that are possibly not
-stored.
+committed before any job is published because of that end. Cost: one commit for the ends of a workflow that arrive
+together. If the leader dies, the next one reads the states and the ends, and publishes again the jobs that are possibly
+not stored.
 """
 
 import asyncio

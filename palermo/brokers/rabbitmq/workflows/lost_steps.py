@@ -1,12 +1,12 @@
 """Finds steps whose jobs another program has removed or lost.
 
-Promise: a lost job is published again once; if it is lost again, its step fails. If Palermo itself removes the job, the
-step is cancelled: see RabbitmqWorkflows.leaving.
-Cost: every 20 seconds a check of the workflows that have not changed since the last one. The workers and the index of
-scheduled jobs are asked only if one of the queues is empty or missing.
+Promise: a lost job is published again once. If it is lost a second time, its step fails. If Palermo itself removes the
+job, the step is cancelled: see RabbitmqWorkflows.leaving. Cost: every 20 seconds a check of the workflows that have not
+changed since the last one. The workers and the index of scheduled jobs are asked only if one of the queues is empty or
+missing.
 
-A job may be on its way from its queue to a worker, so it must be missing in two checks. An operator may have moved it
-to another queue, so none is published again while jobs wait in any queue.
+A job may be on its way from its queue to a worker, so it must be missing in two checks. An operator may have moved the
+job to another queue, so no job is published again while jobs wait in any queue.
 """
 
 import asyncio

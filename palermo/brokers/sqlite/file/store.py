@@ -282,9 +282,9 @@ class Store:
         return renew_and_work
 
     def _renew(self, db: sqlite3.Connection) -> None:
-        """Renew this machine's claim, to keep other machines out. Raises StoreInvalid if another machine uses the file.
+        """Renew this machine's claim to the file. Raises StoreInvalid if another machine uses the file.
 
-        WAL needs shared memory, so two machines would damage the file.
+        The claim keeps other machines out. WAL needs shared memory, so two machines would damage the file.
         """
         now = time.time()
         ((machine, seen),) = db.execute(

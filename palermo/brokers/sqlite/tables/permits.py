@@ -1,6 +1,6 @@
 """Permits of jobs with a limit. A running job's row has its permit until the job is deleted or released.
 
-Then the permit goes to the job that has waited longest for it.
+When that happens, the permit goes to the job that has waited longest for it.
 """
 
 import json
