@@ -56,7 +56,7 @@ class AnnouncedJobs:
     def learn(self, answer: Callable[[], Announced]) -> None:
         """Store the answer in the cache.
 
-        If the request failed, the previous answer is kept. Raises BrokerUnavailable if there is none.
+        If the request failed, the previous answer is kept. Raises BrokerUnavailable if there is no previous answer.
         """
         try:
             self._found = answer()

@@ -102,7 +102,8 @@ async def trim_failed(broker: Broker, *, max_age: float | None, max_count: int |
 def retention_judge(surplus: int, before: float | None) -> Callable[[Message], SweepDecision]:
     """Return a judge that removes the first `surplus` failed jobs, and those that failed before `before`.
 
-    It must see the jobs oldest first. A job without a failure time, for example from another program, has no age limit.
+    The judge must be called for the oldest jobs first. A job without a failure time, for example from another program,
+    has no age limit.
     """
     left = surplus
 

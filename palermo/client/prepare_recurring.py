@@ -57,7 +57,7 @@ def entry(
 def declarations(client: "Client") -> list[RecurringEntry]:
     """Return an entry for each recurring job declared in the imported code or the settings.
 
-    Raises OptionInvalid if two have the same name.
+    Raises OptionInvalid if two recurring jobs have the same name.
     """
     found: dict[str, RecurringEntry] = {}
     origins: list[tuple[RecurringJob, str]] = []

@@ -192,9 +192,9 @@ class Consumer(Protocol):
     async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
         """The next job of this unsettled delivery's queue, to run together with it in a batch; None if there is none.
 
-        It has the same wire name, may run now and was not delivered before. If the queue's next job doesn't qualify, it
-        remains in the queue, and None is returned immediately. If the queue is empty, waits up to `wait` seconds. Each
-        job of the batch is settled separately.
+        The returned job has the same wire name, may run now and was not delivered before. If the queue's next job
+        doesn't qualify, it remains in the queue, and None is returned immediately. If the queue is empty, waits up to
+        `wait` seconds. Each job of the batch is settled separately.
         """
 
     async def queues_with_jobs(self) -> Collection[str]:
@@ -366,8 +366,8 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
         Returns False if nothing was started; then the caller must use `publish`. Otherwise `ended` is called with the
         outcome, possibly before this returns, in the session's thread or the caller's. It must not raise. In another
         thread than the session's, an error is not reported before this returns. The call may store the message itself,
-        in at most a quarter of the session's timeout. After an error the caller may use `publish`, which may do more
-        about it.
+        in at most a quarter of the session's timeout. After an error the caller may use `publish`, which may recover
+        from it.
         """
 
     async def publish_many(
@@ -469,9 +469,9 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
         """Call `decide` for every message that waits at the start, oldest first, and carry out its decision.
 
         Kept messages stay in order, and memory is bounded. An interruption loses no job; the next sweep repeats at most
-        the last moves. `only_look` promises that `decide` keeps all messages: the broker may then use a log of the
-        queue instead of reading the queue. `ids` promises that `decide` keeps messages with other ids: the broker may
-        then skip those. With `most`, it may stop after that many messages. Raises NotFound for a missing queue.
+        the last moves. `only_look` promises that `decide` keeps all messages, so that the broker may use a log of the
+        queue instead of reading the queue. `ids` promises that `decide` keeps messages with other ids, so that the
+        broker may skip those. With `most`, it may stop after that many messages. Raises NotFound for a missing queue.
         """
 
     async def purge(self, queue: str) -> int:

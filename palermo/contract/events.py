@@ -46,7 +46,7 @@ class Subscription(Plain, frozen=True, kw_only=True):
     def job(self, event: Event, *, run: str = "", old: bool = False) -> Message:
         """The job that an event becomes in the group's queue; see palermo.core.topics.as_job for `run`.
 
-        An `old` event's job has no publication time, so that its wait is not counted from then.
+        The job of an `old` event has no publication time, so that its waiting time isn't counted from the publication.
         """
         job = as_job(event.message, group=self.group, topic=event.topic, run=run)
         return replace(job, queue=self.queue, queued_at=None if old else job.queued_at)

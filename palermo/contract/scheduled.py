@@ -119,9 +119,10 @@ class ScheduledJobs(Protocol):
     ) -> list[AlteredJob]:
         """Cancel, run now, reschedule or give up these jobs; returns those that were found.
 
-        A missing job was due before or never existed. `at` is the instant for "move", in Unix seconds; a past one means
-        "run". "give up" ignores jobs that don't wait for a retry. `failed_per_queue` says that each queue has its own
-        failed queue. Returns once all is stored. If interrupted, each job was changed or not, or at most exists twice.
+        A job that is not found was due before or never existed. `at` is the instant for "move", in Unix seconds; a past
+        instant means "run". "give up" ignores jobs that don't wait for a retry. `failed_per_queue` says that each queue
+        has its own failed queue. Returns once all is stored. If interrupted, each job was changed or not, or at most
+        exists twice.
         """
 
     async def edit_scheduled(self, id: str, edit: JobEdit) -> list[AlteredJob]:

@@ -129,7 +129,7 @@ _FRAME = 80
 class Attempt(Struct, frozen=True, kw_only=True):
     """A failed attempt without its traceback.
 
-    The log gets one when a newer error replaces the latest, or a requeue removes it.
+    The log gets an entry when a newer error replaces the latest one, or when a requeue removes the latest one.
     """
 
     #: The number of the run, from 1.

@@ -242,7 +242,7 @@ class Message(Struct, frozen=True, kw_only=True):
     def signed_job(self) -> str:
         """The job name that a signature of the body covers.
 
-        For an event it is the topic, since all groups share the body.
+        For an event, the signature covers the topic, since all groups share the body.
         """
         return self.topic or self.job
 
@@ -436,9 +436,9 @@ def _failure_from(headers: Mapping[str, HeaderValue]) -> Failure | None:
 def fit_headers(message: Message, limit: int = MAX_HEADERS) -> Message:
     """The message with its headers cut until they fit one frame.
 
-    Cuts the earlier errors first, then the traceback and the error's message. Then drops foreign headers, the largest
-    first, and names them in `dropped-headers`. Raises HeadersTooLarge for a message without an error, which its caller
-    can still change.
+    Cuts the earlier errors first, then the traceback, then the error's message. After that, drops foreign headers, the
+    largest first, and names them in `dropped-headers`. Raises HeadersTooLarge for a message without an error, which its
+    caller can still change.
     """
     size = headers_size(to_headers(message))
     if size <= limit:

@@ -25,7 +25,7 @@ RERUN_RETRIES = 2
 class Retry(Exception):
     """Raise it in a job to fail this run and retry after `delay`, seconds or a timedelta, or after the job's backoff.
 
-    It counts against the job's `retries`, or against 25 if the job declares none.
+    The retry counts against the job's `retries`, or against 25 if the job declares none.
     """
 
     def __init__(self, reason: str = "", *, delay: Duration | None = None) -> None:
@@ -83,7 +83,7 @@ def make_policy(
 ) -> RetryPolicy:
     """Build the policy from a job's options. Raises OptionInvalid for an invalid backoff.
 
-    Without any of these options a job is not retried. With `backoff` or `retry_on`, but without `retries`, it gets 25
+    A job without any retry option is not retried. With `backoff` or `retry_on`, but without `retries`, it gets 25
     retries; with `retry_for`, as many as the time allows.
     """
     asks = backoff is not None or retry_for is not None or bool(retry_on)

@@ -424,8 +424,8 @@ def signalled(flow: Flow, name: str) -> Flow:
 def cancelled(flow: Flow) -> Flow:
     """The workflow after a cancel: from now on, only clean-up steps are released.
 
-    These are the steps for `failed` or `over` behind steps that have started. A second cancel stops them too. Signals
-    are no longer accepted. The broker cancels the jobs of released steps.
+    Clean-up steps are those for `failed` or `over` behind steps that have started. A second cancel stops them too.
+    Signals are no longer accepted. The broker cancels the jobs of released steps.
     """
     flow = replace(flow, cancels=flow.cancels + 1)
     known = view(flow)

@@ -205,7 +205,8 @@ def queue_problem(row: Row, age: float | None, resting: Container[str], *, all_p
 def mixed(rows: Sequence[Row], order: Callable[[Row], int], *, page: int, most: int) -> list[Row]:
     """Sort rows of queues by `order`, worst first, with at most `most` problem queues per page.
 
-    A page has more only if no healthy queues with workers are left. Queues that fit on one page keep their order.
+    A page has more than `most` only if no healthy queues with workers are left. Queues that fit on one page keep their
+    order.
     """
     if len(rows) <= page:
         return [*rows]

@@ -1,6 +1,6 @@
 """The pages of running and of waiting jobs, and those that cancel, move and discard many waiting jobs of a queue.
 
-The latter show how many jobs are meant, ask, and act.
+The latter show the number of chosen jobs, ask for confirmation, and act.
 """
 
 from collections import Counter

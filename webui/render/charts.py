@@ -277,7 +277,7 @@ def throughput(samples: Sequence[Sample], now: float, *, report: Report | None =
 def _samples_before(samples: Sequence[Sample], report: Report, start: float, now: float) -> list[Sample]:
     """Return the journal's counts from `start` until the first sample, as one sample per cell of the report.
 
-    The cell that contains the start of the first sample only counts what the samples don't.
+    In the cell that contains the start of the first sample, only runs that the samples don't count are counted.
     """
     first = samples[0].at - samples[0].span if samples else now
     found = []

@@ -343,8 +343,8 @@ class Sampler:
         """Return queues and workers, at most `max_age` seconds old. If the broker doesn't answer soon, return the last
         ones.
 
-        They may be older if a sample takes long (see the class), unless `max_age` is 0. A request `by_person` causes
-        more frequent samples. Raises BrokerError.
+        The snapshot may be older if a sample takes long (see the class), unless `max_age` is 0. A request `by_person`
+        causes more frequent samples. Raises BrokerError.
         """
         if by_person:
             self._last_request = self._clock()

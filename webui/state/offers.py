@@ -38,7 +38,7 @@ class Offers(Struct, frozen=True):
 def offers(site: Site) -> Offers:
     """Return the jobs and queues known to the broker, from the code imported here, and announced by workers.
 
-    At most ten seconds old. What the broker doesn't answer is omitted.
+    At most ten seconds old. Parts that the broker doesn't answer are omitted.
     """
     return site.component("offers", lambda: Refreshing(lambda: _known(site), fresh=tuning.RECENT)).get()
 

@@ -81,7 +81,8 @@ class Refreshing(Generic[T]):
         """Return the value, as in `begin`. Waits `wait` seconds for a new one, or `patience` if the last one isn't
         stale.
 
-        After that it returns the last value. Raises TimeoutError if there is none, and errors from building it.
+        After that it returns the last value. Raises TimeoutError if there is no last value, and errors from building a
+        new one.
         """
         asked = self.begin(max_age)
         try:

@@ -2,8 +2,8 @@
 
 RabbitMQ counts such a worker, and doesn't requeue its jobs, until it misses its heartbeats. Its identity and jobs come
 from its last answer to this session, or else from its last record in the run log, which has its counters and long jobs.
-It is still connected if its request queue exists. If a silent worker is in neither, it is only counted, and only if a
-classic queue counts the workers.
+It is still connected if its request queue exists. A silent worker without such an answer or record is only counted, and
+only if a classic queue counts the workers.
 
 If the user has no permission to send requests, all workers are found in this way, as "unasked" instead of "silent".
 """

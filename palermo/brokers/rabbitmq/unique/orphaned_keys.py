@@ -1,7 +1,7 @@
 """Frees orphaned keys: keys of jobs that other programs purged, let expire, or consumed.
 
 A waiting job is in its queue or with a worker, and both can be checked, but it may be on its way between them. So a key
-counts as orphaned when its holder was missing twice, some time apart.
+counts as orphaned if two checks, some time apart, did not find its holder.
 """
 
 import asyncio
