@@ -24,7 +24,7 @@ from palermo.core.text import count
 from palermo.errors import NotFound
 from palermo.inspector.judges import Which
 from palermo.views.filter import JobFilter
-from palermo.webui import actions, tuning
+from palermo.webui import actions, audit, tuning
 from palermo.webui.api.rows import UNSERVED_MEANS, Chosen, Id, Rows
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
 from palermo.webui.failed.index import FACETS, FailureGroup
@@ -311,7 +311,7 @@ def _message(visit: Visit, id: str) -> Message:
     try:
         return failed_jobs(visit.site).message(id)
     except NotFound as error:
-        raise actions.gone(visit, id, error) from None
+        raise audit.gone(visit, id, error) from None
 
 
 def _form(request: Request, id: str) -> FormPage:

@@ -26,7 +26,7 @@ from palermo.inspector.jobs import REASONS
 from palermo.jobs import option_kinds, registry
 from palermo.jobs.option_kinds import Choice, Flag, Headers, Kind, UniqueFor
 from palermo.jobs.options import ENQUEUE_OPTIONS, OPTIONS, EnqueueOptions
-from palermo.webui import actions, tuning
+from palermo.webui import actions, audit, tuning
 from palermo.webui.api.rows import UNSERVED_MEANS, Enqueued
 from palermo.webui.filters import instant_of
 from palermo.webui.pages.forms import FORM_ERRORS, ShownForm, TimeFields
@@ -261,7 +261,7 @@ def _waiting(visit: Visit, id: str, queue: str) -> tuple[Row, Row]:
             f"job {id[:80]!r} was not found among the waiting jobs. It may be running, have ended, or be in the middle"
             " of a long queue."
         )
-        raise actions.gone(visit, id, NotFound(text))
+        raise audit.gone(visit, id, NotFound(text))
     return found.row, found.bare
 
 
