@@ -116,12 +116,12 @@ def requeue(
 
 
 def discard(visit: Visit, which: Which, *, expected: int | None = None, wait: float = 5.0) -> Operation:
-    """Discard failed jobs. Returns when it has ended, or after `wait` seconds."""
+    """Discard failed jobs. Returns the operation once it has ended, or after `wait` seconds."""
     return _on_failed(visit, "discard", which, expected=expected, wait=wait)
 
 
 def read_failures(visit: Visit) -> None:
-    """Read the failed jobs again, even if they were just read. Meanwhile other programs can't access them."""
+    """Read the failed jobs again, even if they were just read. Other programs can't access them in the meantime."""
     with audited_action(visit, "read failed jobs"):
         failed_jobs(visit.site).view.request_reading()
 

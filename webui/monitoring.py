@@ -98,8 +98,9 @@ def _snapshot(site: Site) -> Snapshot | None:
 
 
 def _queues(families: "Families", rows: Sequence[Row], site: Site) -> None:
-    """Add the metrics of each queue. Queues with the same label are summed, or the maximum is used for age, workers and
-    paused.
+    """Add the metrics of each queue.
+
+    For queues with the same label, values are summed; for age, workers and paused, the maximum is used.
     """
     now = datetime.now(UTC)
     try:

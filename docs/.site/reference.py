@@ -39,7 +39,7 @@ from palermo.worker.signals import RESQUE_SIGNALS, SIGNALS
 
 DOCS = Path(__file__).parent.parent
 
-MADE = "<!-- Made by `make reference` from the code; not to be edited. -->"
+MADE = "<!-- Generated from the code by `make reference`. Do not edit. -->"
 
 #: Options that nearly every command takes. They are explained once.
 _COMMON = ("--url", "--exchange", "--debug", "--json", "--help")
@@ -88,7 +88,7 @@ def commands_page() -> str:
     out += ["| `--json` | Print only JSON on stdout. |", ""]
     out += [
         "A TIME is a number of seconds, or a number with a unit: `90`, `30s`, `5m`, `2h`, `1h30m`, `7d`. A WHEN is a",
-        "time, such as `2026-12-01T09:00Z`. In options for the past, `2h` means two hours ago.",
+        "time, such as `2026-12-01T09:00Z`. In an option for a past time, such as `--since`, `2h` means two hours ago.",
         "",
         "| exit code | meaning |",
         "| --- | --- |",

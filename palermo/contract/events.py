@@ -125,7 +125,7 @@ class Events(Protocol):
     async def replay(
         self, group: str, old: ReplayFilter = ALL_EVENTS, *, progress: "Callable[[SweepProgress], None] | None" = None
     ) -> int:
-        """Deliver these kept events to the group again, as jobs with new ids; returns their number.
+        """Deliver the kept events that match `old` to the group again, as jobs with new ids. Returns their number.
 
         Raises NotFound for a group that does not subscribe, and BrokerRefused if events are not kept.
         """

@@ -188,7 +188,9 @@ def _check_name(name: object) -> None:
 
 def _check_every(every: object) -> None:
     if isinstance(every, bool) or not isinstance(every, int | float) or not SHORTEST <= every <= LONGEST:
-        raise OptionInvalid(f"option every={every!r} is invalid; give seconds from 1 to a year, or a timedelta.")
+        raise OptionInvalid(
+            f"option every={every!r} is invalid; give a number of seconds, from 1 to a year, or a timedelta."
+        )
 
 
 #: The units of a readable duration, the largest first.

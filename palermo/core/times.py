@@ -38,7 +38,7 @@ def delay_seconds(delay: Any) -> float:
 
     value = in_seconds(delay)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MAX_SECONDS / 2:
-        raise OptionInvalid(f"option delay={delay!r} is not a delay; give seconds, 0 or more, or a timedelta.")
+        raise OptionInvalid(f"option delay={delay!r} is invalid; give a number of seconds, 0 or more, or a timedelta.")
     return float(value)
 
 

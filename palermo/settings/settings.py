@@ -59,7 +59,7 @@ class Settings(SettingValues, frozen=True, kw_only=True):
                     raise SettingInvalid(f"{source} has a table [tool]. Move the settings to its top level.")
                 known = ", ".join(SETTINGS)
                 raise SettingInvalid(
-                    f"there is no setting {name!r}{where}.{nearest(name, SETTINGS)} The settings are {known}."
+                    f"setting {name!r}{where} is unknown.{nearest(name, SETTINGS)} The settings are {known}."
                 )
             if value is not None:
                 found[name] = _read(name, value, source=source)

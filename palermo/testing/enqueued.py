@@ -178,7 +178,7 @@ def call_text(job: AnyJob, args: Sequence[Any], kwargs: Mapping[str, Any]) -> st
 
 
 def listing(jobs: Sequence[EnqueuedJob]) -> str:
-    """List the jobs for a message, one per line."""
+    """Format the jobs for an error message, one per line."""
     lines = [f"  {job}" for job in jobs[:_SHOWN]]
     if len(jobs) > _SHOWN:
         lines.append(f"  and {len(jobs) - _SHOWN:,} more")

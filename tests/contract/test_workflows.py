@@ -276,7 +276,7 @@ def test_cancel_stops_what_waits_and_runs_what_cleans_up(site: Palermo) -> None:
 
 def test_a_workflow_out_of_time_fails(site: Palermo) -> None:
     job = jobs.hurried.enqueue()
-    with pytest.raises(NotFound, match="does not wait for signals"):
+    with pytest.raises(NotFound, match="is not waiting for signals"):
         job.signal("never")
     site.work_until_idle()
     with pytest.raises(BodyTooLarge, match="65,536"):

@@ -121,7 +121,7 @@ def test_a_job_in_a_test_sees_the_transaction_of_the_test(shop: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"URL": "amqp://"}, "there is no setting 'URL' in settings.PALERMO. Did you mean 'url'?"),
+        ({"URL": "amqp://"}, "setting 'URL' in settings.PALERMO is unknown. Did you mean 'url'?"),
         ({"publish_timeout": "soon"}, "setting publish_timeout is 'soon' (from settings.PALERMO)"),
         ({"staff_role": "boss"}, "staff_role in settings.PALERMO is 'boss'"),
         (["url"], "settings.PALERMO is ['url']; it must be a dict"),

@@ -62,7 +62,7 @@ def shop(**settings: Any) -> tuple[FastAPI, Palermo]:
 
 
 def test_the_client_lives_as_long_as_the_application_which_may_start_again(visit: Visit) -> None:
-    with pytest.raises(SettingInvalid, match="there is no setting 'urll'"):
+    with pytest.raises(SettingInvalid, match="setting 'urll'"):
         shop(urll="amqp://")
     app, jobs = shop(default_queue="mine")
     assert clients._default is None

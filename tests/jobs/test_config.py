@@ -44,7 +44,7 @@ def test_each_source_wins_over_the_one_before(tmp_path: Path, monkeypatch: pytes
     assert (loaded.url, loaded.web_prefix) == (DEFAULT_URL, Settings().web_prefix), "a later declaration replaces all"
     assert {each.setting: each.origin for each in setting_origins()}["default_queue"] == "settings.PALERMO"
     program_settings.declare_settings("settings.PALERMO", {"default_queu": "x"})
-    with pytest.raises(SettingInvalid, match=r"there is no setting 'default_queu' in settings.PALERMO"):
+    with pytest.raises(SettingInvalid, match=r"setting 'default_queu' in settings.PALERMO is unknown"):
         Settings.load()
 
 

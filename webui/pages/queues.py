@@ -298,8 +298,9 @@ def resume_all(request: Request, visit: Visiting) -> Response:
 def pause_some(
     request: Request, visit: Visiting, id: Annotated[list[str] | None, Form()] = None, reason: Reason = ""
 ) -> Response:
-    """Pause the selected queues. The URL contains the query of the page on which they were selected, and the response
-    leads back to it.
+    """Pause the selected queues, and redirect to the page on which they were selected.
+
+    The URL contains that page's query.
     """
     done, gone = _each(id, lambda name: actions.pause(visit, name, reason=reason.strip()))
     text = f"Paused {actions.describe_ids(done)}. Running jobs continue." if done else "No queue was paused."

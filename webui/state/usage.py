@@ -1,6 +1,6 @@
 """Workers' memory and CPU usage in the last ten minutes, as sampled by this web process.
 
-Its size is limited. It starts empty with the process, and each web process has its own.
+Each web process keeps its own samples, limited in number, and starts without any.
 """
 
 import threading

@@ -301,8 +301,8 @@ class Workflows:
         def decide(stored: StoredFlow | None) -> StoredFlow | None:
             if stored is None or view(stored.flow).whole.over:
                 raise NotFound(
-                    f"workflow {id} does not wait for signals, because it has not added steps yet or has ended."
-                    f" `palermo status {id}` shows which."
+                    f"workflow {id} is not waiting for signals, because it has not added steps yet or has ended."
+                    f" `palermo status {id}` shows its state."
                 )
             if name in stored.flow.signals:
                 return None

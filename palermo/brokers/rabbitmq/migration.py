@@ -228,7 +228,7 @@ class Migration:
         return len(batch)
 
     def _is_double(self, got: Got) -> bool:
-        """Whether this message of a publisher went to both queues, and its copy was already moved from the old one."""
+        """Whether a publisher's message went to both queues, and the copy in the old one was already moved."""
         # If in doubt, keep it: two copies of a job are better than a lost one.
         identity = _identity(got) if got.exchange else None
         return identity is not None and self._doubled.pop(identity, 0) == 1

@@ -161,8 +161,8 @@ class QueueContents:
         version = self._connections.publishing.version
         if consumers and versions.loses_consumers(version) and await self._outbox.declarer.kind(queue) == QUORUM:
             raise BrokerRefused(
-                f"queue {queue!r} is a quorum queue with {consumers} consumers, which RabbitMQ before 4.0 may lose."
-                f" First run `palermo pause {queue}`, or stop its workers."
+                f"queue {queue!r} cannot be deleted while it has consumers ({consumers}): RabbitMQ before 4.0 may lose"
+                f" the consumers of a deleted quorum queue. First run `palermo pause {queue}`, or stop its workers."
             )
         count = await self._empty(queue, delete=True)
         self.forget(queue)

@@ -35,7 +35,8 @@ try:
 except ImportError:
     if find_spec("django_tasks") is None:
         raise UsageError(
-            "this version of Django has no tasks. Install Django 6.0 or later, or the package django-tasks."
+            "this version of Django does not include django.tasks. Install Django 6.0 or later, or the package"
+            " django-tasks."
         ) from None
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import DEFAULT_TASK_QUEUE_NAME, TaskContext, TaskError, TaskResult, TaskResultStatus

@@ -51,7 +51,7 @@ def check() -> None:
     known = (*SETTINGS, *_OWN)
     for name in _given():
         if name not in known:
-            raise SettingInvalid(f"there is no setting {name!r} in {SOURCE}.{nearest(name.lower(), known)}")
+            raise SettingInvalid(f"setting {name!r} in {SOURCE} is unknown.{nearest(name.lower(), known)}")
     configuration()
     Settings.load()
 

@@ -230,7 +230,7 @@ class SlotTask:
             self._admitted, self.permitted = None, False
 
     async def _get_permit(self, session: BrokerSession, delivery: Delivery) -> bool:
-        """Wait briefly for the job's limit or rate. Returns False if the job was put back on the broker."""
+        """Wait briefly for the job's limit or rate. Returns False if the job was deferred."""
         try:
             wait = await session.consumer.permit(delivery)
         except DeliveryLost:

@@ -458,7 +458,7 @@ class RabbitmqConsumer:
     def _acknowledge(self, delivery: Delivery) -> None:
         """Acknowledge a delivery whose end is stored. Raises DeliveryLost if its channel is closed."""
         if not delivery.token[0].is_open:
-            raise DeliveryLost(f"its channel was closed: {delivery.token[0].error}")
+            raise DeliveryLost(f"the channel of job {delivery.message.id} was closed: {delivery.token[0].error}")
         self._source.acknowledge(delivery)
 
     def _check(self, delivery: Delivery) -> None:

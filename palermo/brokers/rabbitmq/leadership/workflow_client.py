@@ -65,7 +65,7 @@ class RabbitmqWorkflows:
 
     async def signal(self, id: str, name: str, value: StoredResult) -> None:
         if not await self.exist():
-            raise NotFound(f"workflow {id} does not wait for signals, because no workflow has added steps yet.")
+            raise NotFound(f"workflow {id} is not waiting for signals, because no workflow has added steps yet.")
         text = b64encode(value.body).decode()
         await self._ask(operations.SignalWorkflow(id, name, value.content_type, text))
 

@@ -53,10 +53,10 @@ class ScheduledJobs:
         *,
         publishes: bool,
     ) -> None:
-        """`arguments` are those of the buckets' declarations.
+        """`arguments` are the queue arguments with which buckets are declared.
 
-        `leaving` is awaited with jobs before they are cancelled or given up. Without `publishes`, due jobs are not
-        published.
+        `leaving` is called with jobs, and awaited, before they are cancelled or given up. Without `publishes`, due jobs
+        are not published.
         """
         self._exchange = exchange
         self._connection = connection

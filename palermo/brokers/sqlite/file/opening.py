@@ -150,8 +150,8 @@ def _check_path(path: str, display_path: str) -> None:
         raise StoreInvalid(f"{display_path} is not a regular file.")
     if any(place == path for place, _ in mounts()):
         raise StoreInvalid(
-            f"{display_path} is mounted as a single file. Mount its folder instead: SQLite keeps the newest jobs in"
-            " other files of that folder."
+            f"{display_path} is mounted as a single file. Mount its folder instead, because SQLite keeps the newest"
+            " jobs in other files in that folder."
         )
     effective = os.access in os.supports_effective_ids
     if os.path.exists(path) and not os.access(path, os.W_OK, effective_ids=effective):
