@@ -270,7 +270,7 @@ def test_cancel_stops_what_waits_and_runs_what_cleans_up(site: Palermo) -> None:
 
     assert jobs.ran == ["cancel_flight", "release_seats"]
     assert job.status() == "cancelled"
-    with pytest.raises(UsageError, match="it is cancelled"):
+    with pytest.raises(UsageError, match="is cancelled and has no failed job"):
         site.inspector().workflows.retry(job.id)
 
 

@@ -26,7 +26,7 @@ def test_these_names_are_queues() -> None:
         (r"'(palermo|shop|)\.~'", ("palermo.~facts", "shop.~journal", "=shop.~journal", "=.~journal")),
         ("nothing after", ("=",)),
         ("UTF-8", ("a\udc80",)),
-        ("not text", (7, b"mail", None)),
+        ("not a string", (7, b"mail", None)),
     ],
 )
 def test_these_names_are_not(said: str, names: tuple[object, ...]) -> None:

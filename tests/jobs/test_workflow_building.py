@@ -91,7 +91,7 @@ def numbers() -> Iterator[object]:
         (lambda flow: flow.map(charge, {"a": 1}), OptionInvalid, "dict"),
         (lambda flow: [flow.step(charge, 1) for _ in range(1_001)], OptionInvalid, "more than 1,000 steps"),
         (lambda flow: inside(31).step(charge, 1) and inside(32).step(charge, 1), OptionInvalid, "in 33 workflows"),
-        (lambda flow: flow.step(numbers), TypeError, "decorate it"),
+        (lambda flow: flow.step(numbers), TypeError, "Decorate it"),
         (lambda flow: flow.step(only_one, 1), OptionInvalid, "unique="),
         (lambda flow: flow.step(charge.options(debounce=3), 1), OptionInvalid, "debounce="),
         (lambda flow: flow.step(together, 1), OptionInvalid, "batches"),

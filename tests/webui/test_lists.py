@@ -348,7 +348,7 @@ def test_a_requeue_shows_what_its_jobs_have_come_to(web: Web) -> None:
     at = time.time()
     write(web.client, [ended("a", at=at), failed("b", at=at), failed("c", "retried", at=at, delay=9)])
 
-    told = "Of 4 requeued jobs 1 succeeded, 1 failed again, 2 still wait or run."
+    told = "4 requeued jobs: 1 succeeded, 1 failed again, 2 waiting or running."
     eventually(lambda: told in web.shown("/failures"))
     [command] = operations(web.app.state.site)._all
     assert told in web.shown(f"/failures/operations/{command}")

@@ -53,7 +53,7 @@ def test_the_list_has_a_small_chart_of_the_last_runs_of_each(web: Web) -> None:
     write(web.client, [*runs, *tried, by_hand, *others])
 
     def sparks() -> list[str]:
-        return re.findall(r'aria-label="(\d+ runs, \d+ failed)"', web.http.get("/recurring").text)
+        return re.findall(r'aria-label="(\d+ runs, \d+ failed); the height of a bar', web.http.get("/recurring").text)
 
     eventually(lambda: sparks() == ["2 runs, 0 failed", "20 runs, 3 failed"])
 

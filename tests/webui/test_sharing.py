@@ -65,10 +65,10 @@ def test_the_page_draws_the_wiring_with_counts_and_tells_old_events_again(web: W
     assert web.inspector.events.groups() == []
 
     # Groups of another prefix are listed, and not drawn at this gateway.
-    assert "another prefix" not in text
+    assert "a prefix other than" not in text
     subscribe(web)
     subscribe(web, "audit", prefix="billing")
-    text = web.page("/topics", "leaves out 1 group with another prefix")
+    text = web.page("/topics", "The picture omits 1 group with a prefix other than")
     assert 'href="/queues/billing_audit"' in text
     assert "billing_audit" not in text.partition(f'<svg viewBox="0 0 {WIDTH}')[2].partition("</svg>")[0]
 
