@@ -132,7 +132,7 @@ def test_a_wrong_value_is_named_with_its_setting(name: str, value: Any, text: st
         (
             "pyproject.toml",
             b'[tool.palermo]\nexchnage = "x"',
-            r"no setting 'exchnage' in .*/pyproject\.toml\. Did you mean 'exchange'\?",
+            r"setting 'exchnage' in .*/pyproject\.toml is unknown\. Did you mean 'exchange'\?",
         ),
     ],
 )
