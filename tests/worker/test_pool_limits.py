@@ -123,7 +123,7 @@ def test_of_several_jobs_in_a_process_that_grows_only_the_greedy_one_fails(rig: 
     eventually(lambda: rig.errors().keys() == {hungry})
     kind, text = rig.errors()[hungry]
     assert kind == "palermo.errors.JobOutOfMemory"
-    assert text.endswith(" MB, above 250 MB")
+    assert text.endswith(" MB of memory; the limit is 250 MB")
     eventually(lambda: any(note.endswith(" ate") for note in rig.lines()))
     assert worker.alive
 

@@ -50,7 +50,7 @@ def test_a_failed_job_is_found_read_mended_requeued_and_succeeds(web: Web, open_
     expect(page.get_by_label("Positional arguments")).to_have_value(json.dumps(["{not json"], indent=2))
     page.get_by_label("Positional arguments").fill("[")
     page.get_by_role("button", name="Requeue").click()
-    expect(page.get_by_role("alert")).to_contain_text("not JSON")
+    expect(page.get_by_role("alert")).to_contain_text("not valid JSON")
     page.get_by_label("Positional arguments").fill('["[1, 2]"]')
     page.get_by_role("button", name="Requeue").click()
 

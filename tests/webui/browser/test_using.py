@@ -113,7 +113,7 @@ def test_everything_is_read_and_done_without_script(web: Web, open_page: Open) -
     page.get_by_role("link", name="images", exact=True).click()
     expect(page.get_by_text("cat.png")).to_be_visible()
     page.get_by_role("button", name="Pause").click()
-    expect(told).to_contain_text("Paused images")
+    expect(told).to_contain_text("images is paused")
     page.locator(f"a[title='{job.id}']").click()
     expect(page.locator("#args")).to_have_text('["cat.png"]')
     page.get_by_role("link", name="images", exact=True).first.click()
