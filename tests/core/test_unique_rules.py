@@ -50,6 +50,19 @@ def test_whoever_got_no_answer_asks_again_and_is_answered_as_before() -> None:
     assert other.outcome is EnqueueOutcome.DUPLICATE
 
 
+@pytest.mark.parametrize("how", [RunOutcome.DONE, RunOutcome.OVER])
+def test_until_done_lasts_from_the_enqueue_to_the_end_retries_included(how: RunOutcome) -> None:
+    key = running(job("a"))
+    key = end(key, "a", RunOutcome.AGAIN, serial=1, now=5).key
+    assert asked(key, job("b"), 6)[1].state == "waiting"
+    key, answer = started(key, job("a"), 7, run="2")[0].key, asked(key, job("b"), 7)[1]
+    assert answer.outcome is EnqueueOutcome.DUPLICATE
+
+    key = end(key, "a", how, serial=1, now=8).key
+
+    assert asked(key, job("b"), 8)[1] == EnqueueAnswer(outcome=EnqueueOutcome.STORED, id="b")
+
+
 def test_until_start_lasts_to_the_start() -> None:
     first = job("a", Mode.START)
     key = taken(first)

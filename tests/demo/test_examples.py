@@ -37,8 +37,13 @@ def test_the_shop_runs_its_jobs_and_the_failed_one_with_another_card() -> None:
     assert json.loads(run(PALERMO, "failed", "list", "--json")) == []
 
 
-@pytest.mark.parametrize("pool", ["process", "thread", "async"])
-def test_an_order_is_one_trace_from_the_checkout_to_the_receipt(pool: str) -> None:
+@pytest.mark.parametrize(("broker", "pool"), [("sqlite", "process"), ("rabbitmq", "thread"), ("sqlite", "async")])
+def test_an_order_is_one_trace_from_the_checkout_to_the_receipt(
+    broker: str, pool: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if broker == "rabbitmq":
+        monkeypatch.setenv("PALERMO_URL", request.getfixturevalue("rabbitmq_url"))
+        monkeypatch.setenv("PALERMO_EXCHANGE", request.getfixturevalue("exchange"))
     printed = run(sys.executable, "-B", "traced.py") + run(PALERMO, "worker", "traced", "--burst", "--pool", pool)
 
     spans = [json.loads(text) for text in re.findall(r"^\{$.*?^\}$", printed, re.MULTILINE | re.DOTALL)]
