@@ -26,7 +26,7 @@ _numbers = itertools.count()
 
 
 class Side:
-    """What one side has done in a round so far."""
+    """The work that one side has done in a round."""
 
     def __init__(self, publish: Publish) -> None:
         self._publish = publish

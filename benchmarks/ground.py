@@ -37,7 +37,7 @@ BROKERS = ("rabbitmq", "redis", "sqlite")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
-    """What one enqueue sends to the broker. The bare side sends exactly the same."""
+    """The message that one enqueue sends to the broker. The bare side sends exactly the same."""
 
     exchange: str
     routing_key: str

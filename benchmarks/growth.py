@@ -50,7 +50,7 @@ from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.journal_records import RecordKind, encode, encode_record
 from palermo.core.message import Message
 
-#: What was measured at one size, by names that end with the unit.
+#: The measurements at one size, by names that end with the unit.
 Figures = Mapping[str, float]
 
 #: Seconds in which an idle leader's processor time is counted.

@@ -30,7 +30,7 @@ _JOBS = 200
 #: Seconds after which a process counts as stuck.
 _WITHIN = 60.0
 
-#: What an interpreter imports. All others contain the first.
+#: The imports of each interpreter. All others contain the first.
 _PROGRAMS = {
     "nothing": "pass",
     "palermo": "import palermo",

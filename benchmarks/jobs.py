@@ -8,7 +8,7 @@ import palermo
 
 QUEUE: Final = "bench"
 
-#: Where `mark` waits.
+#: The queue of `mark`.
 MARKED: Final = "bench-marked"
 
 #: 1 kB as JSON: numbers, texts, a list of small objects.

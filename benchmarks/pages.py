@@ -32,7 +32,7 @@ GOAL, WORST = 300.0, 1_000.0
 #: Jobs that always wait while pages are read.
 _WAITING = 6_000
 
-#: What the reader of `watched` loads, the seconds between two pages, and the seconds of one turn.
+#: The pages that the reader of `watched` loads, the seconds between two pages, and the seconds of one turn.
 _READ, _EVERY, _TURN = ("/", "/workers", "/failures"), 0.2, 2.0
 
 #: Pages with a filter, which read more than the first rows.

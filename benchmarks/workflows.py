@@ -100,7 +100,7 @@ def fan_out(us: Team, rounds: int, count: int) -> None:
 
 @contextmanager
 def _peak(pid: int) -> Iterator[Callable[[], int]]:
-    """The most memory that this process takes meanwhile."""
+    """Measure the highest memory use of this process during the block."""
     ended, highest = threading.Event(), [0]
 
     def watch() -> None:

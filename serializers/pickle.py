@@ -1,4 +1,4 @@
-"""The pickle serializer: for almost any Python value, without protection against whoever wrote the body.
+"""The pickle serializer: for almost any Python value, without protection against the author of the body.
 
 Unpickling runs code that the bytes choose. So a worker refuses pickle unless started with ``--accept pickle``, and
 nothing is unpickled for display. If others can publish too, sign bodies to accept pickle only from your own programs.

@@ -19,12 +19,12 @@ WITHIN = 40.0
 #: Jobs that a call enqueues when a queue is filled.
 _BLOCK = 100
 
-#: How often a worker is looked at, in seconds.
+#: Seconds between two checks of a worker.
 _LOOK = 0.01
 
 
 class Contender:
-    """What a measure works with. Its processes are started when they are needed, and ended by `close`."""
+    """A system under measurement. Its processes are started when they are needed, and ended by `close`."""
 
     def __init__(
         self, system: System, setup: Setup, stores: Stores, *, store: Store, name: str, folder: Path, venv: Path
@@ -103,7 +103,7 @@ class Contender:
         self._until(ran, f"{jobs} jobs in {processes} processes were not run")
 
     def stored(self) -> int | None:
-        """How many jobs its queues had in RabbitMQ, which are empty now; None for another store, which nobody asks."""
+        """Empty its queues in RabbitMQ and return the number of their jobs; None for another store."""
         return self._stores.purge(self._amqp_queues()) if self._store == "rabbitmq" else None
 
     @property

@@ -37,5 +37,5 @@ def described(system: System, found: dict[str, str]) -> str:
 
 
 def here(rabbitmq: str) -> str:
-    """What all stand on."""
+    """The environment that all systems share: the versions of RabbitMQ and Python, and the machine."""
     return f"RabbitMQ {rabbitmq}, Python {platform.python_version()}; {machine()}"

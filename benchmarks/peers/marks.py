@@ -29,7 +29,7 @@ FOLDER = "PEERS_MARKS"
 
 
 class Marker:
-    """One process's file, made at its first job and made anew after a fork."""
+    """One process's file, created at its first job, and again after a fork."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -64,7 +64,7 @@ _marker = Marker(os.environ.get(FOLDER, "/nonexistent"))
 
 
 def run(order: dict[str, Any]) -> None:
-    """What the job does in every system: it is counted, and sleeps if it is told to."""
+    """The work of the job in every system: count it, and sleep if requested."""
     _marker.mark(stamp_of(order))
     if pause := sleep_of(order):
         time.sleep(pause)
@@ -85,7 +85,7 @@ class Marks:
         self._files: dict[str, mmap.mmap] = {}
 
     def per_process(self) -> list[int]:
-        """How many jobs each process has started so far, of those that have started any."""
+        """The number of jobs that each process has started, without processes that started none."""
         for path in self._folder.iterdir():
             if path.name not in self._files and path.stat().st_size == _SIZE:
                 with path.open("rb") as file:
@@ -93,7 +93,7 @@ class Marks:
         return [count for file in self._files.values() if (count := _HEAD.unpack_from(file)[0])]
 
     def count(self) -> int:
-        """How many jobs were started so far."""
+        """The number of jobs that were started."""
         return sum(self.per_process())
 
     def runs(self) -> Iterator[tuple[int, int]]:

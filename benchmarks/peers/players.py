@@ -17,13 +17,13 @@ class Player(Protocol):
     """One contender at one workload."""
 
     def prepare(self) -> None:
-        """What comes once, before the first round."""
+        """Prepare once, before the first round."""
 
     def turn(self) -> None:
-        """What is measured; then it is another's turn."""
+        """Take one measured turn."""
 
     def score(self) -> Score:
-        """What the turns of this round came to."""
+        """The scores of this round's turns."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Tally:
         self.cpu += spent.cpu
 
     def score(self) -> Score:
-        """Jobs a second, and microseconds of CPU a job; starts anew."""
+        """Jobs per second, and microseconds of CPU per job since the last call."""
         if not self.jobs:
             raise Failed("no job was done in a whole round")
         score = {"rate": self.jobs / self.seconds, "cpu": self.cpu / self.jobs * 1e6}
@@ -81,7 +81,7 @@ class Draining:
     #: Jobs that there must be at least when a turn begins.
     FEWEST = 500
 
-    #: How often a turn is tried.
+    #: Number of times that a turn is tried.
     TRIES = 10
 
     def __init__(self, contender: Contender, *, seconds: float, sleep: float = 0.0) -> None:
@@ -104,7 +104,7 @@ class Draining:
         self._tally = Tally()
 
     def turn(self) -> None:
-        """Where jobs ran out before its end it does not count, and is had again with more of them."""
+        """Repeat the turn with more jobs if it ran out of them before its end."""
         for _ in range(self.TRIES):
             if self._turn():
                 return
@@ -237,7 +237,7 @@ class Starting:
 
 
 class Importing:
-    """What a program pays that imports what it needs to enqueue, above a Python that does nothing."""
+    """The cost of importing what a program needs to enqueue, above that of an empty Python program."""
 
     #: Of which the median counts.
     TIMES = 3

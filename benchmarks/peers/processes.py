@@ -14,7 +14,7 @@ from benchmarks.processes import cpu_seconds, family, pss_bytes
 
 ROOT = Path(__file__).parents[2]
 
-#: What other programs' settings begin with that must not reach the ones measured.
+#: Prefixes of environment variables that must not reach the measured programs.
 _FOREIGN = ("PALERMO_", "PEERS_", "CELERY_", "dramatiq_", "RQ_", "PYTHON")
 
 
@@ -24,7 +24,7 @@ class Failed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What a piece of work took, in seconds of the clock and of the CPU."""
+    """The duration of a piece of work, in seconds of the clock and of the CPU."""
 
     seconds: float
     cpu: float
@@ -105,7 +105,7 @@ class WorkerProcess:
             raise Failed(f"its worker ended with {self._process.returncode}: {last_words(self._log)}")
 
     def hold(self) -> None:
-        """Stop all of it by SIGSTOP, also what it forks meanwhile."""
+        """Stop the process and its descendants by SIGSTOP, including those that it forks in the meantime."""
         self._signal(signal.SIGSTOP, self._family)
         known = set(self._family)
         while fresh := [pid for pid in family(self._process.pid) if pid not in known]:

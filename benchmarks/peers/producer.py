@@ -17,7 +17,7 @@ from benchmarks.peers.setup import Setup
 
 
 class Producer(Protocol):
-    """What an app's Producer does. Each returns when what it was given is stored."""
+    """A producer of an app. Each method returns once the jobs are stored."""
 
     #: Whether its methods need an event loop.
     awaits: bool
@@ -75,7 +75,7 @@ def finish(coroutine: Coroutine[Any, Any, None]) -> None:
 
 
 def main() -> None:
-    # What libraries print must not be taken for an answer.
+    # Output of libraries must not be mistaken for an answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     producer: Producer = import_module(f"benchmarks.peers.apps.{sys.argv[1]}").Producer()

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-#: What one contender reached in one round, by the key of a Metric.
+#: The scores of one contender in one round, by the key of a Metric.
 Score = Mapping[str, float]
 
 

@@ -13,7 +13,7 @@ VARIABLE = "PEERS_SETUP"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What is the same for every system that takes part."""
+    """The parameters that all systems share."""
 
     #: Where to enqueue and consume: amqp://…, redis://… or the path of an SQLite file.
     url: str = ""
@@ -21,7 +21,7 @@ class Setup:
     queues: tuple[str, ...] = ()
     #: Jobs at a time, in one worker.
     slots: int = 1
-    #: What a slot is.
+    #: The kind of a slot.
     pool: Pool = "process"
     #: The number of jobs that a slot may hold, for systems that have such an option.
     prefetch: int = 1
@@ -31,15 +31,15 @@ class Setup:
     confirm: bool = True
 
     def changed(self, **fields: object) -> Self:
-        """The same with other values."""
+        """These parameters, with some values changed."""
         return replace(self, **fields)  # type: ignore[arg-type]
 
     @classmethod
     def here(cls) -> Self:
-        """What this process was told."""
+        """Read the parameters from this process's environment."""
         told = json.loads(os.environ.get(VARIABLE, "{}"))
         return cls(**told | {"queues": tuple(told.get("queues", ()))})
 
     def environment(self) -> dict[str, str]:
-        """What tells it to another process."""
+        """The environment that passes the parameters to another process."""
         return {VARIABLE: json.dumps(asdict(self))}

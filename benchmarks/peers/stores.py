@@ -50,7 +50,7 @@ class Stores:
                 return str(self._folder / f"{name}.db")
 
     def waiting(self, queues: Iterable[str]) -> int:
-        """How many messages wait in these queues of RabbitMQ, those that a consumer holds not counted."""
+        """The number of waiting messages in these queues of RabbitMQ, without those that a consumer holds."""
         return sum(
             self._count(lambda queue: self._channel.queue_declare(queue, passive=True), queue) for queue in queues
         )

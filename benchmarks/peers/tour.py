@@ -15,7 +15,7 @@ from benchmarks.peers.workloads import Entry, Workload
 
 
 class Tour:
-    """Who takes part in a workload, and what they reached."""
+    """The contenders of a workload, and their scores."""
 
     def __init__(
         self, workload: Workload, entries: Sequence[Entry], stores: Stores, *, folder: Path, venv: Path

@@ -30,7 +30,7 @@ class Entry:
     system: System
     setup: Setup
     store: Store = "rabbitmq"
-    #: How many queues.
+    #: Number of queues.
     queues: int = 1
 
     @property

@@ -120,8 +120,8 @@ def is_wanted(kind: str, level: JournalLevel) -> bool:
 def names_any(ids: Collection[str]) -> Callable[[bytes], bool]:
     """A quick check of a batch's bytes: False if none of its records contains one of these ids.
 
-    Decoding a batch takes about a hundred times as long. The check passes every batch if there are so many ids that
-    decoding is as fast, and for ids that JSON may contain in escaped form.
+    Decoding a batch takes about a hundred times as long. The check passes every batch if decoding is as fast, because
+    there are many ids, or if JSON may contain an id in escaped form.
     """
     if len(ids) > _FEW or not all(map(_PLAIN.match, ids)):
         return lambda _: True

@@ -1,1 +1,1 @@
-"""What the API under /api shares: the bodies of requests and answers, and its description."""
+"""The parts that all resources of the API share: the bodies of requests and responses, and the description."""

@@ -80,7 +80,7 @@
       new ResizeObserver(() => this.fit()).observe(this.area);
     }
 
-    /* Draw what the page says now. A plot of other rows is made anew; another time of the same rows keeps the zoom. */
+    /* Draw what the page says now. A plot of other rows is created again; the same rows at another time keep the zoom. */
     show(text, label) {
       this.image.setAttribute("aria-label", label);
       if (text === this.text) return;

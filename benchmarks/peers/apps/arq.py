@@ -18,7 +18,7 @@ async def job(_context: dict[str, Any], order: dict[str, Any]) -> None:
 
 
 class WorkerSettings:
-    """What `arq` reads."""
+    """The settings class that `arq` reads."""
 
     functions = (func(job, name="job", keep_result=0),)
     redis_settings = REDIS

@@ -8,7 +8,7 @@ from typing import Literal
 
 from benchmarks.peers.setup import Pool, Setup
 
-#: Where jobs wait.
+#: The queue in which jobs wait.
 Store = Literal["rabbitmq", "redis", "sqlite"]
 
 
@@ -20,11 +20,11 @@ class System:
     name: str
     #: Distributions whose versions matter, its own first.
     distributions: tuple[str, ...]
-    #: What a program imports that enqueues.
+    #: The module that a program imports to enqueue.
     imports: str
-    #: Where a job runs, by pool; a pool that is not here it does not have.
+    #: The place in which a job runs, by pool. Other pools are not available.
     isolation: Mapping[Pool, str]
-    #: Where its jobs can wait.
+    #: The stores in which its jobs can wait.
     stores: tuple[Store, ...] = ("rabbitmq",)
     #: Whether one call enqueues many, all stored when it returns.
     many: bool = False
@@ -32,13 +32,13 @@ class System:
     quorum: bool = False
     #: Whether one worker serves many queues.
     queues: bool = True
-    #: Where it promises less than the others; "" if nowhere.
+    #: The guarantee that it lacks in comparison with the others; "" if none.
     weaker: str = ""
     #: The arguments behind `python` that start its worker.
     worker: Callable[[Setup], list[str]]
-    #: What its processes need in their environment.
+    #: The environment variables of its processes.
     environment: Callable[[Setup], Mapping[str, str]] = lambda setup: {}
-    #: What RabbitMQ calls the queue of this name.
+    #: The name in RabbitMQ of a queue.
     amqp_queue: Callable[[str], str] = lambda queue: queue
     #: Further queues of RabbitMQ that it makes for these.
     extra_queues: Callable[[Setup], list[str]] = lambda setup: []

@@ -1,4 +1,4 @@
-"""How Redis stores jobs: the keys that locate each job, and its message, with the same headers as in RabbitMQ."""
+"""The representation of jobs in Redis: the keys that locate a job, and its message with the headers of RabbitMQ."""
 
 import hashlib
 import uuid

@@ -51,7 +51,7 @@ async def run_parent(
     orphans = asyncio.ensure_future(_reap_orphans(but=pool.children.template)) if os.getpid() == 1 else None
     set_title(f"palermo worker: importing {','.join(options.modules)}")
     try:
-        # The broker's module takes longest to import. Meanwhile, the template imports the jobs.
+        # The broker's module takes longest to import. The template imports the jobs in the meantime.
         with suppress(PalermoError, ImportError, AttributeError):  # opening the session raises the better error
             opener(options.settings.address)
         # Exempt imported objects from the first full collection, which comes before the first job.

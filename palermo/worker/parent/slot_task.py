@@ -176,7 +176,7 @@ class SlotTask:
             if not worker.taking:
                 return
             with self._listening():
-                while worker.pace and (rest := self.rest) > 0:  # noqa: ASYNC110 - the pace may change meanwhile
+                while worker.pace and (rest := self.rest) > 0:  # noqa: ASYNC110 - the pace may change in the meantime
                     await asyncio.sleep(min(rest, _REST))
                 await sessions.available.wait()
             if (session := sessions.current) is None:

@@ -93,7 +93,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._takers: dict[int, tuple[Any, _Read, Callable[[Any, bytes], None]]] = {}
         #: By channel number: the callback for publisher confirms.
         self._listening: dict[int, frames.Confirmed] = {}
-        #: Cleared while the socket's buffer is full; whoever publishes many messages waits for it.
+        #: Cleared while the socket's buffer is full. Publishers of many messages wait for it.
         self.writable = asyncio.Event()
         self.writable.set()
         #: Held by the thread that writes.
