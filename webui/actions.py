@@ -50,13 +50,13 @@ def _act(
     visit: Visit,
     action: str,
     act: Callable[[Inspector], T],
-    told: Callable[[T], Mapping[str, object]] = lambda _: {},
+    facts_of: Callable[[T], Mapping[str, object]] = lambda _: {},
     **what: object,
 ) -> T:
-    """Perform a short action and return its result. `told` returns facts about the result for the log."""
+    """Perform a short action and return its result. `facts_of` returns facts about the result for the log."""
     with audited_action(visit, action, **what) as facts:
         done = act(visit.inspector)
-        facts |= told(done)
+        facts |= facts_of(done)
     return done
 
 
