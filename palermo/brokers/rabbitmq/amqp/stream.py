@@ -352,7 +352,7 @@ class Follower:
         #: The offset at which it has caught up, once that is known, and that of the last entry read.
         self._end, self._read = math.inf, -1
         channel.on_close(self._caught_up.set)
-        # The stream was deleted, so there is nothing left to read.
+        # The stream was deleted or its node is down, so there is nothing left to read.
         channel.raw.add_on_cancel_callback(lambda _: channel.abandon())
 
     @property
@@ -363,7 +363,6 @@ class Follower:
     async def start(self, stream: str) -> None:
         """Read from the first entry on."""
         self._stream = stream
-        self._channel.raw.add_on_cancel_callback(self._on_cancelled_by_broker)
         await _read(self._channel, stream, "first", self._on_message)
 
     async def catch_up(self, end: int, *, patience: float) -> None:
@@ -398,11 +397,6 @@ class Follower:
 
     async def close(self) -> None:
         await self._channel.close()
-
-    def _on_cancelled_by_broker(self, _: object) -> None:
-        # The stream was deleted, or its node is down.
-        if self._channel.is_open:
-            self._channel.raw.close()
 
     def _on_message(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
         self._channel.raw.basic_ack(method.delivery_tag)
