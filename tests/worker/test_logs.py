@@ -250,3 +250,22 @@ def test_a_worker_that_logs_json_writes_nothing_else(rig: Rig) -> None:
     (again,) = [line for line in found if (line["event"], line.get("id")) == ("job failed", retried)]
     assert ("retry_in" in again, "ValueError: again" in again["traceback"]) == (True, True)
     assert (own["logger"], own["job"], own["customer"]) == ("shop", "crew.logs", 7)
+
+
+def test_a_line_that_a_job_prints_in_parts_stays_whole(rig: Rig) -> None:
+    (rig.path / "speech.py").write_text(
+        "import pathlib, time, palermo\n"
+        "@palermo.job\n"
+        "def say(name, other):\n"
+        "    print('I am', end=' ')\n"
+        "    pathlib.Path(name).touch()\n"
+        "    while not pathlib.Path(other).exists():\n"
+        "        time.sleep(0.01)\n"
+        "    print(name)\n"
+    )
+    rig.enqueue("speech.say", "ann", "bob")
+    rig.enqueue("speech.say", "bob", "ann")
+
+    log = rig.burst("-c", "2", modules=("speech",), PYTHONUNBUFFERED="1")
+
+    assert {"I am ann", "I am bob"} <= set(log.splitlines())

@@ -1,6 +1,7 @@
 """Runs one worker in this process, from forking its template to its exit code."""
 
 import gc
+import io
 import logging
 import os
 import socket
@@ -44,6 +45,9 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
     """
     # first, because the command line may contain a password
     set_title("palermo worker: starting")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Even if Python doesn't buffer, so that a line that a job prints isn't mixed with another job's.
+        sys.stdout.reconfigure(line_buffering=True, write_through=False)
     # Until the template has its handlers and the parent's event loop is running.
     blocked_signals.block()
     started = time.monotonic()
