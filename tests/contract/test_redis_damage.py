@@ -301,9 +301,9 @@ async def test_messages_changed_by_another_program_fail_alone(broker: RedisBroke
     await broker.publish_many(messages(5))
     store = broker._store
     numbers = await store.call("ZRANGE", store.key("queue:jobs"), 0, -1)
-    parts = msgpack.unpackb((await store.call("HGET", store.key("jobs"), numbers[0]))[1:], raw=True)
-    odd_headers = [b"-" + msgpack.packb([*parts[:3], headers, *parts[4:]]) for headers in (b"{", b"[]")]
-    broken = [b"L\xc1junk", b"", *odd_headers]
+    parts = msgpack.unpackb(await store.call("HGET", store.key("jobs"), numbers[0]), raw=True)
+    odd_headers = [msgpack.packb([*parts[:3], headers, *parts[4:]]) for headers in (b"{", b"[]")]
+    broken = [b"\xc1junk", b"", *odd_headers]
     for number, blob in zip(numbers, broken, strict=False):
         await store.call("HSET", store.key("jobs"), number, blob)
 

@@ -42,7 +42,7 @@ def to_job(message: Message, queue: str | None = None) -> Job:
 
 
 def to_blob(message: Message) -> bytes:
-    """The message as bytes that the scripts can read. The first byte and the last part are unused."""
+    """The message as bytes that the scripts can read."""
     parts = (
         message.id,
         message.content_type,
@@ -50,11 +50,10 @@ def to_blob(message: Message) -> bytes:
         dumps(to_headers(message)),
         dumps(message.properties) if message.properties else "",
         message.body,
-        0,
     )
     # Redis's own msgpack, with which the scripts read the id, has one type for text and bytes.
     packed: bytes = msgpack.packb(parts, use_bin_type=False)
-    return b"-" + packed
+    return packed
 
 
 def from_blob(blob: bytes, taken_from: str | None) -> Message:
@@ -89,7 +88,7 @@ def id_in(blob: bytes) -> str:
 
 def _parts(blob: bytes) -> tuple[str, str, str, str, str, bytes]:
     """Id, content type, content encoding, headers, properties and body. Raises _UNREADABLE."""
-    *texts, body, _ = msgpack.unpackb(memoryview(blob)[1:], raw=True)
+    *texts, body = msgpack.unpackb(blob, raw=True)
     id, content_type, content_encoding, headers, properties = (text.decode() for text in texts)
     if not isinstance(body, bytes):
         raise TypeError(f"the body is {type(body).__name__}")

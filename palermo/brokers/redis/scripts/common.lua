@@ -176,8 +176,8 @@ end
 -- The parts of a message; empty if another program has made it unreadable. A worker gets its job anyway and reports
 -- that, since an error here would block all jobs of the queue.
 local function parts_of(blob)
-  local read, parts = pcall(cmsgpack.unpack, string.sub(blob, 2))
-  return read and type(parts) == 'table' and #parts == 7 and parts or {}
+  local read, parts = pcall(cmsgpack.unpack, blob)
+  return read and type(parts) == 'table' and #parts == 6 and parts or {}
 end
 
 -- The id in a message; '' if it cannot be read.

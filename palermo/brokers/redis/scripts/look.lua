@@ -42,7 +42,7 @@ local function cut(blob, most)
     return blob
   end
   parts[6] = string.sub(parts[6], 1, most)
-  return string.sub(blob, 1, 1) .. cmsgpack.pack(parts)
+  return cmsgpack.pack(parts)
 end
 
 -- Whether the id in a message is in ARGV, or starts with a text in ARGV.
