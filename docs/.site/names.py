@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from palermo.client.status import State
-from palermo.core.journal_records import JournalLevel, RecordKind, is_wanted
+from palermo.core.journal_records import JournalLevel, RecordKind, is_recorded
 from palermo.core.lifecycle import JobState
 from palermo.errors import ResultError
 
@@ -133,7 +133,7 @@ def not_listed() -> Iterator[str]:
     yield from compare("learn/results.md", State, "\n| {} |")
     yield from compare("learn/results.md", (each.__name__ for each in ResultError.__subclasses__()), "\n| `{}`")
     yield from compare("guides/history.md", (level.value for level in JournalLevel), "\n| `{}` |")
-    failures = [kind.value for kind in RecordKind if is_wanted(kind, JournalLevel.FAILURES)]
+    failures = [kind.value for kind in RecordKind if is_recorded(kind, JournalLevel.FAILURES)]
     yield from compare("internals/journal.md", failures, "\n| `{}` | failures |")
     yield from compare("internals/journal.md", {kind.value for kind in RecordKind} - {*failures}, "\n| `{}` | all |")
     internal = named(r'internal\([\w.]+, f?"([a-z.-]+)', "rabbitmq", "py")

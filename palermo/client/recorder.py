@@ -20,7 +20,7 @@ import msgspec
 from palermo.contract import clock
 from palermo.contract.journal import Journal
 from palermo.core.durations import Durations
-from palermo.core.journal_records import JournalLevel, Record, RecordKind, encode, encode_record, is_wanted
+from palermo.core.journal_records import JournalLevel, Record, RecordKind, encode, encode_record, is_recorded
 from palermo.core.message import Message
 from palermo.core.topics import Event
 from palermo.core.unique_rules import EnqueueAnswer, EnqueueOutcome
@@ -122,7 +122,7 @@ class Recorder:
         """
         self.level = level
         #: The kinds of records to write.
-        self.wanted = frozenset(kind for kind in RecordKind if is_wanted(kind, level))
+        self.kinds = frozenset(kind for kind in RecordKind if is_recorded(kind, level))
         #: Creates the record fields for a job's arguments and options; only at the level "all".
         self.arguments = arguments if arguments is not None and level is JournalLevel.ALL else lambda message: {}
         self._writer = writer
@@ -167,7 +167,7 @@ class Recorder:
 
     def add(self, kind: str, fields: Record, *, at: float | None = None) -> None:
         """Add a record if its kind is recorded at this level. `at` defaults to now."""
-        if kind in self.wanted:
+        if kind in self.kinds:
             self._append({"kind": kind, "at": round(self._now() if at is None else at, 3), **fields})
 
     def remind(self) -> None:

@@ -15,7 +15,7 @@ from palermo.core.plain import Plain
 MAX_REPORTED_BODY = 512
 
 
-class ToldArguments(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ReportedArguments(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The arguments of a running job in a worker's report: the parts of the message that are needed to show them."""
 
     preview: str | None = None
@@ -27,7 +27,7 @@ class ToldArguments(Struct, frozen=True, kw_only=True, omit_defaults=True):
     topic: str = ""
 
     @classmethod
-    def of(cls, message: Message) -> "ToldArguments":
+    def of(cls, message: Message) -> "ReportedArguments":
         return cls(
             preview=message.preview,
             body=message.body if len(message.body) <= MAX_REPORTED_BODY else None,
@@ -39,7 +39,7 @@ class ToldArguments(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 #: No arguments are reported.
-NOT_REPORTED = ToldArguments()
+NOT_REPORTED = ReportedArguments()
 
 
 class RunningJob(Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class RunningJob(Struct, frozen=True, kw_only=True):
     key: str = ""
     #: The id of the job that enqueued it; "" for none.
     parent: str = ""
-    arguments: ToldArguments = NOT_REPORTED
+    arguments: ReportedArguments = NOT_REPORTED
 
     def message(self) -> Message:
         """The reported part of the message."""

@@ -112,7 +112,7 @@ class RecordBatch(Struct, frozen=True):
     unreadable: int = 0
 
 
-def is_wanted(kind: str, level: JournalLevel) -> bool:
+def is_recorded(kind: str, level: JournalLevel) -> bool:
     """Whether records of this kind are written at this level."""
     return level is JournalLevel.ALL or (level is JournalLevel.FAILURES and kind not in _ONLY_ALL)
 

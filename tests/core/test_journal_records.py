@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from palermo.core.journal_records import JournalLevel, RecordKind, decode, encode, encode_record, is_wanted, names_any
+from palermo.core.journal_records import JournalLevel, RecordKind, decode, encode, encode_record, is_recorded, names_any
 
 RECORD = {"kind": "failed", "at": 1.5, "id": "7", "job": "ü", "queue": "jobs", "news": [1]}
 
@@ -60,6 +60,6 @@ DETAILS = {"enqueued", "started", "succeeded", "snoozed", "released", "limited",
 
 @pytest.mark.parametrize("kind", RecordKind)
 def test_failures_leave_out_the_steps_of_a_job_that_goes_well(kind: RecordKind) -> None:
-    levels = {level for level in JournalLevel if is_wanted(kind, level)}
+    levels = {level for level in JournalLevel if is_recorded(kind, level)}
 
     assert levels == {JournalLevel.ALL} | (set() if kind in DETAILS else {JournalLevel.FAILURES})

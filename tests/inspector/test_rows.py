@@ -19,7 +19,7 @@ from palermo.contract.broker import Broker, QueueInfo
 from palermo.contract.row_types import AttemptRow, ErrorRow, RunningRow, WorkerUsageRow
 from palermo.contract.rows import as_json, iso_instant, job_row, queue_row, running_row, worker_row
 from palermo.contract.serialization import Serializers
-from palermo.contract.worker_info import RunningJob, ToldArguments, WorkerInfo
+from palermo.contract.worker_info import ReportedArguments, RunningJob, WorkerInfo
 from palermo.core.failure import Attempt, Failure
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
@@ -166,7 +166,7 @@ def test_an_instant_is_iso_8601_in_utc(seconds: float | None, shown: str | None)
 
 
 def test_a_worker_row_holds_what_it_runs() -> None:
-    told = ToldArguments.of(a_message(body=b'{"to": "a@b.c"}'))
+    told = ReportedArguments.of(a_message(body=b'{"to": "a@b.c"}'))
     more = {"progress": 0.5, "text": "half", "line": "ü", "key": "k", "parent": "p"}
     running = RunningJob(id="1", job="shop.send", queue="mail", slot=1, started_at=2, arguments=told, **more)  # type: ignore[arg-type]
     who = {"id": "pid:7@host", "host": "host", "pid": 7, "slots": 1, "state": "working", "version": "1.2.0"}
@@ -194,7 +194,8 @@ def test_a_worker_row_holds_what_it_runs() -> None:
 
 def test_of_a_long_body_only_the_preview_is_told() -> None:
     long = a_message(body=b'["' + b"x" * 600 + b'"]', preview="'xxx…")
-    running = RunningJob(id="1", job="shop.send", queue="mail", slot=1, started_at=2, arguments=ToldArguments.of(long))
+    arguments = ReportedArguments.of(long)
+    running = RunningJob(id="1", job="shop.send", queue="mail", slot=1, started_at=2, arguments=arguments)
 
     row = running_row(running, SERIALIZERS)
 

@@ -200,7 +200,7 @@ class Replay(BaseModel):
 class Replayed(BaseModel):
     """The number of replayed events; null if the replay takes long and is still running."""
 
-    told: int | None
+    replayed: int | None
 
 
 @api.get("")
@@ -215,7 +215,7 @@ def api_topics(visit: Visiting) -> Topics:
 def api_replay_topics(visit: Visiting, group: Group, old: Replay) -> Replayed:
     """Replay kept events to this group, as jobs with new ids. Role: operator."""
     done = actions.replay(visit, group, topic=old.topic, age=old.age, wait=tuning.STALE)
-    return Replayed(told=done.taken if done.over else None)
+    return Replayed(replayed=done.taken if done.over else None)
 
 
 @api.delete("/{group:palermo}")

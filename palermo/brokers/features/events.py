@@ -123,19 +123,19 @@ class StepEvents:
         If the worker stops in between, another or later worker of the group continues.
         """
         group = subscription.group
-        (state,) = await self._store.states("groups-told", [group])
+        (state,) = await self._store.states("replays", [group])
         if state is None:
             return None
         places = _PROGRESS.fullmatch(text_of(state))
         entries: Sequence[Entry] = ()
-        after: Step = ("unset", "groups-told", group)
+        after: Step = ("unset", "replays", group)
         if places is not None:  # written by another program: the group gets new events only
             sent, newest = map(int, places.groups())
             entries = await self._store.entries("events", sent + 1, newest, _BATCH_SIZE)
             if entries:
-                after = ("set", "groups-told", group, f"{entries[-1].place} {newest}")
+                after = ("set", "replays", group, f"{entries[-1].place} {newest}")
         jobs = [subscription.job(event, old=True) for event in self._matching(entries, subscription, ALL_EVENTS)]
-        await self._store.change([unchanged("groups-told", group, state)], [after, *puts(jobs)])
+        await self._store.change([unchanged("replays", group, state)], [after, *puts(jobs)])
         return len(jobs)
 
     async def _groups(self) -> tuple[Step, list[Subscription]]:
@@ -166,4 +166,4 @@ def _changed() -> list[Step]:
 
 
 def _removed(group: str) -> list[Step]:
-    return [("unset", "groups", group), ("unset", "groups-told", group), *_changed()]
+    return [("unset", "groups", group), ("unset", "replays", group), *_changed()]

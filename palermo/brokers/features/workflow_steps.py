@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from palermo.contract.finding import JobLocation
 from palermo.contract.stored_records import UNREADABLE
-from palermo.contract.worker_info import RunningJob, ToldArguments
+from palermo.contract.worker_info import ReportedArguments, RunningJob
 from palermo.contract.workflows import MembersInfo, StepInfo, WorkflowInfo
 from palermo.core.failure import Failure
 from palermo.core.journal_records import RecordKind
@@ -363,6 +363,6 @@ def location_of(stored: StoredFlow) -> JobLocation:
         text=f"{done} of {count} steps" + (f", waits for the signal {signals[0]}" if signals else ""),
         key=key_in(root.extra),
         parent=root.parent,
-        arguments=ToldArguments(preview=root.preview),
+        arguments=ReportedArguments(preview=root.preview),
     )
     return JobLocation(state=JobState.WORKING, running=running)

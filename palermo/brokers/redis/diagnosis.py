@@ -32,7 +32,7 @@ _ONCE = {
     **dict.fromkeys(("number", "version", "journal-bytes", "events-bytes"), "string"),
     **dict.fromkeys(("jobs", "queues", "marks", "tenant-jobs", "renewals", "claims", "deaths", "runs-at"), "hash"),
     **dict.fromkeys(("later-places", "keys", "unique-jobs", "limits", "permits", "waits", "recurring"), "hash"),
-    **dict.fromkeys(("pauses", "cancels", "groups", "groups-told", "flows"), "hash"),
+    **dict.fromkeys(("pauses", "cancels", "groups", "replays", "flows"), "hash"),
     **dict.fromkeys(("leases", "later", "later-ids", "keys-due", "key-holders"), "zset"),
     **dict.fromkeys(("recurring-due", "flows-due", "cancel-order"), "zset"),
     "keyed": "set",

@@ -37,7 +37,7 @@ _TABLES = {
     "unique-jobs": "unique_job",
     "limits": "limited",
     "groups": "subscription",
-    "groups-told": "told",
+    "replays": "replay",
     "pauses": "pause",
     "cancels": "cancel",
     "flows": "workflow",
@@ -454,7 +454,7 @@ def _start_replay(db: sqlite3.Connection, exchange: str, name: str, group: str) 
     query = "select max(id) from log where exchange = ? and name = ?"
     ((newest,),) = db.execute(query, (exchange, name)).fetchall()
     if newest is not None:
-        _set(db, exchange, "groups-told", group, f"0 {newest}")
+        _set(db, exchange, "replays", group, f"0 {newest}")
 
 
 def _permit(db: sqlite3.Connection, exchange: str, number: int, permit: str) -> None:

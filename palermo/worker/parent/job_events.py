@@ -65,7 +65,7 @@ class JobEvents:
         self.recorder = recorder
         #: Counts a run for the worker's metrics at any journal level; None without metrics.
         self.count_run: CountRun | None = None
-        self._every_run = RecordKind.SUCCEEDED in recorder.wanted
+        self._every_run = RecordKind.SUCCEEDED in recorder.kinds
         self._warned = False
         #: When a refused result was last logged, by the monotonic clock.
         self._refusal_logged_at = -math.inf
@@ -188,7 +188,7 @@ class JobEvents:
             return
         if not settled:
             kind, more = RecordKind.RELEASED, {}
-        if not written and kind in self.recorder.wanted:
+        if not written and kind in self.recorder.kinds:
             fields = {**_run(slot, message, wait=wait, took=took), **more}
             if RUN_ENDS[kind] or message.attempt == 1:
                 # Recording the arguments at the enqueue would be costly for the program, and until now the broker has

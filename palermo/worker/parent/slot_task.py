@@ -21,7 +21,7 @@ from palermo.contract import clock
 from palermo.contract.admission import runs_alone
 from palermo.contract.broker import Delivery
 from palermo.contract.tasks import spawn, wait_for_any
-from palermo.contract.worker_info import RunningJob, ToldArguments
+from palermo.contract.worker_info import ReportedArguments, RunningJob
 from palermo.core.failure import Failure, from_exception
 from palermo.core.journal_records import RecordKind
 from palermo.core.latest import remember
@@ -148,7 +148,7 @@ class SlotTask:
             line=progress.lines[-1][:MAX_TEXT] if progress.lines else "",
             key=key_in(message.extra) if message.extra else "",
             parent=message.parent if message.extra else "",
-            arguments=ToldArguments.of(message),
+            arguments=ReportedArguments.of(message),
         )
 
     @property

@@ -21,8 +21,8 @@ from palermo.brokers.rabbitmq.consuming.run_log import JobStart, RunRecord, View
 from palermo.contract.worker_info import (
     SILENT,
     UNASKED,
+    ReportedArguments,
     RunningJob,
-    ToldArguments,
     WorkerInfo,
     WorkerList,
     counters_of,
@@ -109,7 +109,7 @@ def _worker(seen: RunRecord) -> WorkerInfo:
     jobs = list[RunningJob]()
     for slot, id in enumerate(sorted(seen.runs), start=1):
         start = seen.jobs.get(id) or JobStart(started_at=seen.since)
-        arguments = ToldArguments(preview=start.preview)
+        arguments = ReportedArguments(preview=start.preview)
         jobs.append(
             RunningJob(
                 id=id, job=start.job, queue=start.queue, slot=slot, started_at=start.started_at, arguments=arguments

@@ -175,7 +175,7 @@ local make = {
     local newest = call('XREVRANGE', key(name), '+', '-', 'COUNT', 1)[1]
     if newest then
       local milliseconds, number = string.match(newest[1], '(%d+)-(%d+)')
-      call('HSET', key('groups-told'), group, string.format('0 %s%06d', milliseconds, number)) -- place_of in store.py
+      call('HSET', key('replays'), group, string.format('0 %s%06d', milliseconds, number)) -- place_of in store.py
     end
   end,
   -- Remove the entries of a log that exceed its age or its size.

@@ -137,8 +137,8 @@ create table recurring (
 
 create index recurring_due on recurring (exchange, due) where due is not null;
 
--- Groups and their topics. In `told`, for groups that still receive earlier events, the places of the last event that
--- they have received and of the last one to receive.
+-- Groups and their topics. For groups that still receive earlier events, `replay` has the places of the last event
+-- that they have received and of the last one to receive.
 create table subscription (
     exchange text not null,
     name text not null,
@@ -146,7 +146,7 @@ create table subscription (
     primary key (exchange, name)
 ) without rowid;
 
-create table told (
+create table replay (
     exchange text not null,
     name text not null,
     state text not null,
