@@ -106,7 +106,7 @@ class ScheduledJobs(Protocol):
         """
 
     async def scheduled(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> ScheduledPage:
-        """Some of the scheduled jobs, soonest first."""
+        """Some of the scheduled jobs, soonest first. Jobs that are due together are always in the same order."""
 
     async def scheduled_progress(self) -> tuple[int, int] | None:
         """How many jobs the leader has read for the current call of `scheduled`, and how many it must read.

@@ -38,7 +38,7 @@ create table job (
     body blob not null
 );
 create index by_place on job (place, id);
-create index by_due on job (due, number);
+create index by_due on job (due, id);
 create index by_id on job (id);
 """
 
@@ -75,11 +75,14 @@ class ScheduledIndex:
             self._db.execute("delete from job where place = ?", (place,))
 
     def find(self, chosen: ScheduledFilter, offset: int, limit: int) -> tuple[list[Message], int]:
-        """A page of the matching jobs, soonest first, and their total number. Raises StoreInvalid."""
+        """A page of the matching jobs, soonest first, and their total number. Raises StoreInvalid.
+
+        Jobs that are due together are ordered by id, because their numbers change as they move between buckets.
+        """
         where, values = _where(chosen)
         with self._index.read():
             rows = self._db.execute(
-                f"select properties, body from job where {where} order by due, number limit ? offset ?",
+                f"select properties, body from job where {where} order by due, id limit ? offset ?",
                 (*values, limit, offset),
             ).fetchall()
             ((total,),) = self._db.execute(f"select count(*) from job where {where}", values).fetchall()

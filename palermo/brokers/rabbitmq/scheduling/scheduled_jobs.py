@@ -94,7 +94,7 @@ class ScheduledJobs:
             before = max(0, offset - len(held))
             first, last = offset - before, offset - before + limit
             indexed, total = await asyncio.to_thread(self._index.find, chosen, before, last)
-            both = sorted([*held, *indexed], key=lambda message: message.run_at or 0.0)
+            both = sorted([*held, *indexed], key=lambda message: (message.run_at or 0.0, message.id))
             return ScheduledPage(messages=tuple(both[first:last]), total=len(held) + total)
 
     async def alter(
