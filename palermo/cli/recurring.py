@@ -47,7 +47,8 @@ def show(context: Context, /, name: str) -> None:
     if printed_json(found):
         return
     for key, value in found.items():
-        click.echo(f"{key}: {safe('' if value is None else str(value))}")
+        if value is not None:
+            click.echo(f"{key}: {safe(str(value))}")
 
 
 @recurring.command("add")
