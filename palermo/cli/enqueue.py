@@ -11,7 +11,6 @@ from palermo.cli.completion import complete_job, complete_queue
 from palermo.cli.options import Options, all_of, arguments_options, parse_duration, parse_instant, query_options
 from palermo.cli.output import printed_json
 from palermo.client.handle import Conflict
-from palermo.client.prepare import plain_note
 from palermo.core.text import nearest
 from palermo.core.topology import check_new_queue
 from palermo.core.unique_keys import Mode
@@ -139,20 +138,15 @@ def enqueue(
         raise click.ClickException(f"a before_enqueue hook rejected {job}")
     if conflict is not None:
         note(_explained(conflict, done.id))
-    unserved, is_new = "", conflict is None or conflict.outcome == "displaced"
-    if is_new and (definition is None or queue is not None):
-        unserved = Inspector(client).queues.unserved(done.queue)
-        if unserved:
+    if conflict is None or conflict.outcome == "displaced":
+        if (definition is None or queue is not None) and (unserved := Inspector(client).queues.unserved(done.queue)):
             note(f"{unserved} The job waits until a worker serves it.")
-    if definition is None and is_new:
-        if queue is None:
+        if definition is None and queue is None:
             guess = nearest(job, registry.names())
             note(
                 f"no -q, and the code of {job} is not imported here (--import MODULE): it went to queue"
                 f" {done.queue!r}.{guess}"
             )
-        if plain := plain_note(job, options, client.unique_job, lambda _: not unserved, done.queue):
-            note(plain)
     row = {"id": done.id, "job": done.job, "queue": done.queue}
     if not printed_json({**row, "conflict": None if conflict is None else asdict(conflict)}):
         click.echo(done.id)

@@ -24,7 +24,7 @@ from palermo.core.topology import check_id
 from palermo.core.unique_keys import KeyRequest, Mode, UniqueLock, with_burst_key, with_lock
 from palermo.core.unique_rules import DEBOUNCE, RAISE, REPLACE, RERUN, RETURN, THROTTLE, EnqueueAnswer, EnqueueOutcome
 from palermo.errors import ArgumentsInvalid, DuplicateJob, OptionInvalid, SerializationError
-from palermo.jobs import hooks
+from palermo.jobs import hooks, registry
 from palermo.jobs.current import parent_header
 from palermo.jobs.definition import JobDefinition, check_batched
 from palermo.jobs.options import ENQUEUE_OPTIONS, PUBLISH_OPTIONS, read_options
@@ -313,7 +313,7 @@ def plain_note(
 
     Workers announce unique jobs before they take any, so `served` says whether an announcement would exist.
     """
-    if any(options.get(name) is not None for name in KEYED_BY) or announced(job) is not None or served(queue):
+    if registry.find(job) or announced(job) or served(queue) or any(options.get(name) is not None for name in KEYED_BY):
         return ""
     return f"the code of {job} is not imported here, so if the job is declared unique, that has no effect on this one."
 

@@ -8,7 +8,6 @@ from starlette.responses import Response
 
 from palermo.client.prepare import plain_note
 from palermo.core.topology import MAX_PRIORITY
-from palermo.jobs import registry
 from palermo.jobs.definition import check_job_name
 from palermo.webui import actions
 from palermo.webui.pages.forms import FORM_ERRORS, Problems, ShownForm, problems_of
@@ -52,8 +51,7 @@ def enqueue(
         return _show(request, ShownForm("enqueue", {"job": job} | form.values, problems_of(error)))
     to = path(request, "job", {"queue": made.queue}, id=made.id)
     served = live_state(visit.site).is_served
-    unknown = registry.find(made.job) is None
-    note = plain_note(made.job, {}, visit.site.client.unique_job, served, made.queue) if unknown else ""
+    note = plain_note(made.job, {}, visit.site.client.unique_job, served, made.queue)
     did = "Enqueued" if found["at"] is None else "Scheduled"
     return redirect(request, to, f"{did} {made.job} to {made.queue}.{note and f' Note that {note}'}")
 

@@ -23,7 +23,7 @@ from palermo.errors import NotFound, PalermoError
 from palermo.history.journal_reader import Progress
 from palermo.history.listings import kept_result, life, recorded
 from palermo.inspector.jobs import REASONS
-from palermo.jobs import option_kinds, registry
+from palermo.jobs import option_kinds
 from palermo.jobs.option_kinds import Choice, Flag, Headers, Kind, UniqueFor
 from palermo.jobs.options import ENQUEUE_OPTIONS, OPTIONS, EnqueueOptions
 from palermo.webui import actions, audit, tuning
@@ -425,8 +425,7 @@ def api_enqueue(visit: Visiting, new: NewJob) -> EnqueuedJob:
         options["run_at"] = instant_of(new.run_at, "run_at")
     job = actions.enqueue(visit, new.job, new.args, new.kwargs, **options)
     served = live_state(visit.site).is_served
-    unknown = registry.find(new.job) is None
-    note = plain_note(new.job, options, visit.site.client.unique_job, served, job.queue) if unknown else ""
+    note = plain_note(new.job, options, visit.site.client.unique_job, served, job.queue)
     return EnqueuedJob(id=job.id, job=job.job, queue=job.queue, conflict=job.conflict, note=note or None)
 
 
