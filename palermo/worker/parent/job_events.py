@@ -96,7 +96,7 @@ class JobEvents:
         await self.recorder.close(_CLOSE_TIMEOUT)
         if self.recorder.unwritten:
             log.warning(
-                "journal unavailable when the worker ended, its last runs are missing records=%d",
+                "journal unavailable when the worker ended, records lost=%d",
                 self.recorder.unwritten,
             )
 
