@@ -78,7 +78,10 @@ def test_every_problem_of_every_operation_is_an_error_in_words(served: Web) -> N
 
 def test_the_document_is_a_page_too_and_needs_nothing_from_elsewhere(served: Web) -> None:
     page = served.http.get("/api/docs").text
+    document = served.http.get("/api/openapi.json").json()
 
-    for path in served.http.get("/api/openapi.json").json()["paths"]:
+    for path in document["paths"]:
         assert path in page
+    assert page.count("-H 'Authorization: Bearer TOKEN'") == page.count("curl http") == 2
+    assert document["security"] == [*({name: []} for name in document["components"]["securitySchemes"]), {}]
     assert "src=" not in page.replace('src="/static/', "")

@@ -13,6 +13,16 @@ from palermo.webui.threads import Router
 
 router = Router()
 
+#: The ways in which programs authenticate.
+_SCHEMES = {
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The token in the link that `palermo web` printed, or a token from the users file.",
+    },
+    "password": {"type": "http", "scheme": "basic", "description": "A name and a password from the users file."},
+}
+
 
 class Operation(NamedTuple):
     """An operation as displayed on the page."""
@@ -52,7 +62,14 @@ def docs(request: Request) -> Response:
 
 def described(app: FastAPI, root: str) -> dict[str, Any]:
     """Return the OpenAPI document of an application under this root."""
-    return {**app.openapi(), "servers": [{"url": root or "/"}]}
+    found = app.openapi()
+    return {
+        **found,
+        "servers": [{"url": root or "/"}],
+        "components": {**found["components"], "securitySchemes": _SCHEMES},
+        # The empty one because a server may admit all programs of its machine.
+        "security": [*({name: []} for name in _SCHEMES), {}],
+    }
 
 
 def _operations(document: Mapping[str, Any]) -> Iterator[Operation]:
