@@ -18,7 +18,7 @@ from palermo.brokers.rabbitmq.leadership import fair_scheduler
 from palermo.brokers.rabbitmq.leadership.fair_queue import FairQueue, TenantState
 from palermo.brokers.rabbitmq.leadership.operations import HasTenantJobs
 from palermo.brokers.rabbitmq.publishing import job_destinations
-from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
+from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, TenantQueues, tenant_queue_name
 from palermo.brokers.rabbitmq.unique import orphaned_keys
 from palermo.contract.broker import Broker, SessionParameters
 from palermo.core.topology import amqp_queue
@@ -65,6 +65,25 @@ async def test_an_idle_tenant_leaves_no_trace_and_returns(broker: RabbitmqBroker
             await broker.publish_many([message(f"{number}", tenant="a")])
             assert (await take_and_ack(consumer)).id == f"{number}"
             await until(there, False)
+
+
+async def test_a_tenants_queue_that_goes_while_it_is_declared_is_listed_again(
+    broker: RabbitmqBroker, another: Open, there: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    are_deleted, answers = TenantQueues._are_deleted, list[bool]()
+
+    async def answer_late(self: TenantQueues) -> bool:
+        answers.append(await are_deleted(self))
+        if len(answers) == 1:
+            await until(there, False)
+        return answers[-1]
+
+    monkeypatch.setattr(TenantQueues, "_are_deleted", answer_late)
+    async with time_kept(worker := await another()):
+        consumer = await consume(worker)
+        await broker.publish(message("late", tenant="a"))
+        assert (await take_and_ack(consumer)).id == "late"
+    assert answers[0] is False
 
 
 @pytest.mark.slow

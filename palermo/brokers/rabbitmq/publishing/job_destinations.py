@@ -112,6 +112,7 @@ class TenantQueues:
             if len(self._used) > _REMEMBERED:
                 self._used.clear()
             arguments = self._with_priorities if priority else self._arguments
+            names = [tenant_queue_name(self._exchange, tenant_queue) for tenant_queue in missing]
             are_new = False
             while True:
                 now = time.monotonic()
@@ -121,14 +122,11 @@ class TenantQueues:
                 record = {"all": [list(tenant_queue) for tenant_queue in missing]}
                 listing = self.names.write(record)
                 await (together(listing, self._connection.persist_queues()) if are_new else listing)
-                if not await self._are_deleted():
+                # If the leader has deleted one of them, it may have forgotten the tenant too, so list it again.
+                found = {} if await self._are_deleted() else await probe_all(self._connection, names)
+                if found and all(probe.exists for probe in found.values()):
                     break
                 await asyncio.sleep(SOON)
-            # A leader that was deleting one of them may have died.
-            names = [tenant_queue_name(self._exchange, tenant_queue) for tenant_queue in missing]
-            if not all(probe.exists for probe in (await probe_all(self._connection, names)).values()):
-                await self._declare(missing, arguments)
-                await self._connection.persist_queues()
             self._used |= dict.fromkeys(missing, now)
 
     def forget(self, tenant_queue: TenantQueue) -> None:
