@@ -7,6 +7,7 @@ module checks the rest: versions, settings and their sources, and whether the br
 import os
 import platform
 import stat
+from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
@@ -15,9 +16,11 @@ from palermo.contract import clock
 from palermo.contract.broker import Finding
 from palermo.contract.journal import ReadFrom
 from palermo.contract.row_types import FindingRow
+from palermo.contract.rows import Row
 from palermo.contract.trouble import unless_blocked
 from palermo.core.journal_records import JournalLevel
 from palermo.core.text import count, nearest, some_of
+from palermo.core.times import parse_instant
 from palermo.core.topology import is_failed
 from palermo.errors import PalermoError
 from palermo.history.journal_reader import read_to_end
@@ -25,7 +28,18 @@ from palermo.history.statistics import Summary
 from palermo.history.worker_lives import WorkerLives
 from palermo.inspector.check import oldest_age
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.problems import COUNTED, DEATHS, WORST_FIRST, Outcomes, grouped, outcomes, present, workers_text
+from palermo.inspector.problems import (
+    COUNTED,
+    DEATHS,
+    WORST_FIRST,
+    Outcomes,
+    grouped,
+    is_leaderless,
+    outcomes,
+    present,
+    workers_text,
+)
+from palermo.inspector.rates import Snapshot
 from palermo.settings.environment import VARIABLES, unknown_variables
 from palermo.settings.settings import SettingOrigin, Settings
 
@@ -83,6 +97,19 @@ def settings_findings(settings: Settings, sources: list[SettingOrigin]) -> list[
     return found
 
 
+def overdue(found: Snapshot, soonest: Callable[[], Iterable[Row]], recurring: Callable[[], Iterable[Row]]) -> float:
+    """Return the seconds for which the first scheduled or recurring job has been due; 0 if unknown.
+
+    Jobs are read only if no worker leads, because on RabbitMQ this session then stands in for the leader.
+    """
+    try:
+        rows = [*soonest(), *recurring()] if found.trouble is None and is_leaderless(found.workers) else []
+        due = (row.get("run_at", row.get("next_run")) for row in rows)
+        return max((found.at - parse_instant(at) for at in due if at is not None), default=0.0)
+    except PalermoError:
+        return 0.0
+
+
 def row(finding: Finding) -> FindingRow:
     return {
         "check": finding.check,
@@ -116,13 +143,14 @@ def _now(client: Client) -> list[Finding]:
         jobs=jobs,
         deaths=lives.deaths(workers, now.at),
         trouble=now.trouble,
+        overdue=overdue(now, lambda: inspector.scheduled.list(limit=1), inspector.recurring.list),
     )
     found += [each.finding for each in wrong]
     if now.trouble is not None:
         found.append(Finding.ok("workers", f"{count(len(workers), 'worker')} alive, but not checked"))
     elif not any(each.kind == "silent" for each in wrong):
         found.append(Finding.ok("workers", workers_text(workers)))
-    if now.trouble is None and not any(each.kind in WORST_FIRST for each in wrong):
+    if now.trouble is None and not any(each.kind in (*WORST_FIRST, "overdue") for each in wrong):
         found.append(Finding.ok("queues", "every queue with waiting jobs has a worker, and no job is late"))
     return found
 
@@ -136,8 +164,8 @@ def _keys(client: Client, *, mend: bool) -> Finding:
     names = [stray.key for stray in strays]
     shown = some_of([repr(name) for name in names])
     if mend:
-        freed = client.run(lambda broker: broker.keys.free(names))
-        return Finding.ok(check, f"freed {count(len(freed), 'key')} whose jobs no longer exist: {shown}")
+        freed = len(client.run(lambda broker: broker.keys.free(names)))
+        return Finding.ok(check, f"freed {count(freed, 'key')} whose jobs no longer exist: {shown}")
     return Finding.problem(
         check,
         f"{count(len(names), 'key')} of jobs that no longer exist {'blocks' if len(names) == 1 else 'block'} other"

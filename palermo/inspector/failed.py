@@ -108,8 +108,7 @@ class FailedJobs(Context):
     def _take_failed(
         self, action: str, which: Which, judge: TakeJudge, watching: Watching, **facts: Any
     ) -> list[TakenJob]:
-        sweep = partial(self._sweep, ids=judge.selection.ids)
-        return self._take(action, which, judge, sweep, watching, **facts)
+        return self._take(action, which, judge, partial(self._sweep, ids=judge.selection.ids), watching, **facts)
 
     def _sweep(self, judge: Judge, progress: Progress | None = None, *, ids: Collection[str]) -> None:
         self._client.run(lambda broker: unless_blocked(broker, sweep_failed(broker, judge, progress, ids=ids)))
@@ -125,8 +124,9 @@ class FailedJobs(Context):
         count = settings.failed_max_count if max_count is None else max_count
         if age is None and count is None:
             return 0
-        at = clock.now() if now is None else now
-        return self._ask(lambda broker: trim(broker, max_age=age, max_count=count, now=at))
+        return self._ask(
+            lambda broker: trim(broker, max_age=age, max_count=count, now=clock.now() if now is None else now)
+        )
 
     def list(
         self,
@@ -151,5 +151,5 @@ class FailedJobs(Context):
         unique: dict[str, Message] = {}
         for message in page.messages:
             unique.setdefault(message.id, message)
-        copies = len(page.messages) - len(unique)
-        return Listing(self._rows(tuple(unique.values()), JobState.FAILED), page.total - copies, page.unseen)
+        total = page.total - len(page.messages) + len(unique)
+        return Listing(self._rows(tuple(unique.values()), JobState.FAILED), total, page.unseen)

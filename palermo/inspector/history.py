@@ -36,8 +36,7 @@ class History(Context):
         """
         from palermo.history.statistics import report_row, summarize
 
-        begin = clock.now() - _A_DAY if since is None else unix_seconds(since)
-        report = summarize(self._client, begin, progress)
+        report = summarize(self._client, clock.now() - _A_DAY if since is None else unix_seconds(since), progress)
         now = self._snapshot()
         return report_row(report, now.queues, now.workers)
 

@@ -115,8 +115,11 @@ class Jobs(Context):
     def lines(self, id: str, worker: str) -> list[str]:
         """Return the last 100 log lines of a running job, from its worker."""
         order = WorkerCommand(action="lines", id=check_id(id), workers=(worker,))
-        answers = self._ask(lambda broker: broker.command(order, timeout=PROMPT), again=True)
-        return [str(line) for answer in answers for line in answer.values.get("lines", ())]
+        return [
+            str(line)
+            for answer in self._ask(lambda broker: broker.command(order, timeout=PROMPT), again=True)
+            for line in answer.values.get("lines", ())
+        ]
 
     def waiting(self, id: str, queue: str = "") -> tuple[JobRow, Message] | None:
         """Return a waiting job's row and message, if found. `queue` is the queue to search, or ""."""
@@ -239,8 +242,10 @@ class Jobs(Context):
             if selection.includes(message):
                 found[message.id] = TakenJob(message.id, message.job, queue)
 
-        judge = stoppable(stop, reading(see))
-        self._client.run(lambda broker: broker.sweep(queue, judge, progress=progress, only_look=True), again=True)
+        self._client.run(
+            lambda broker: broker.sweep(queue, stoppable(stop, reading(see)), progress=progress, only_look=True),
+            again=True,
+        )
         return list(found.values())
 
     def recorded(self, id: str, *, progress: Progress | None = None) -> RecordedJob | None:

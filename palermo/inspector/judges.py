@@ -122,10 +122,10 @@ class TakeJudge:
                 UsageError(f"job {job.id} is a step that is no longer failed, or a step after it has not ended.")
             )
             return
-        key = message.extra.get(UNIQUE_KEY)
         self._refuse(
             DuplicateJob(
-                f"job {job.id} needs the key {key!r}, but another job has it, or a run of this job has not ended."
+                f"job {job.id} needs the key {message.extra.get(UNIQUE_KEY)!r}, but another job has it, or a run of"
+                " this job has not ended."
             )
         )
 

@@ -79,7 +79,6 @@ class Keys(Context):
 
         Takes a second or more. A row has `key`, `id`, `queue` and `since`.
         """
-        found = self._ask(lambda broker: broker.keys.orphaned(), again=True)
         return [
             {
                 "key": printable(one.key),
@@ -87,7 +86,7 @@ class Keys(Context):
                 "queue": printable(one.queue),
                 "since": iso_instant(one.since),
             }
-            for one in found
+            for one in self._ask(lambda broker: broker.keys.orphaned(), again=True)
         ]
 
     def list(self) -> list[KeyRow]:

@@ -25,6 +25,9 @@ from palermo.history.worker_lives import WorkerLife
 #: Maximum seconds that a queue's first job should wait.
 LATE = 900.0
 
+#: Seconds that a due job may wait to be moved to its queue if no worker leads. Another one leads within 3 s.
+DUE = 5.0
+
 #: Seconds over which each job's runs are counted, minimum number of runs to judge, and maximum share of runs that may
 #: fail permanently or be retried.
 COUNTED, FEWEST, FAILING, RETRIED = 600.0, 10, 0.1, 0.5
@@ -43,7 +46,7 @@ QueueKind = Literal["unserved", "resting", "late", "paused"]
 JobKind = Literal["failing", "retried"]
 
 #: The kind of problem, which determines the page with help.
-Kind = Literal[QueueKind, JobKind, "trouble", "all paused", "silent", "died"]
+Kind = Literal[QueueKind, JobKind, "trouble", "all paused", "silent", "died", "overdue"]
 
 #: The order of problems in shortened lists of queues.
 WORST_FIRST: tuple[QueueKind, ...] = ("unserved", "resting", "late", "paused")
@@ -65,8 +68,11 @@ class Outcomes(NamedTuple):
 
 def outcomes(jobs: Iterable[Named]) -> dict[str, Outcomes]:
     """Return the outcomes of each job's runs from their tallies."""
-    kinds = (RecordKind.SUCCEEDED, RecordKind.FAILED, RecordKind.RETRIED)
-    return {each.name: Outcomes(*map(each.tally.number, kinds)) for each in jobs if each.name is not None}
+    return {
+        each.name: Outcomes(*map(each.tally.number, (RecordKind.SUCCEEDED, RecordKind.FAILED, RecordKind.RETRIED)))
+        for each in jobs
+        if each.name is not None
+    }
 
 
 class PresentProblem(Struct, frozen=True):
@@ -99,19 +105,19 @@ def present(
     jobs: Mapping[str, Outcomes],
     deaths: Sequence[WorkerLife] = (),
     trouble: Trouble | None = None,
+    overdue: float = 0.0,
 ) -> list[PresentProblem]:
     """Return the problems shown by the rows of queues and workers.
 
     `ages` contains the waiting times of queues' first jobs in seconds, if known. `deaths` are those of the last DEATHS
-    seconds. If the broker is in trouble, silent workers and unserved queues aren't reported.
+    seconds. `overdue` is the number of seconds for which a scheduled or recurring job has been due. If the broker is in
+    trouble, silent workers and unserved queues aren't reported.
     """
     queues, found = list(queues), list[PresentProblem]()
     if trouble is not None:
         found.append(PresentProblem("trouble", Finding.problem("broker", trouble.cause, trouble.advice)))
     if all_paused:
-        advice = "To resume them, run palermo resume --all."
-        finding = Finding.warning("pauses", "all queues are paused: no worker takes a job", advice)
-        found.append(PresentProblem("all paused", finding))
+        found.append(PresentProblem("all paused", _ALL_PAUSED))
     silent = silent_text(workers)
     if silent and trouble is None:
         advice = (
@@ -121,6 +127,9 @@ def present(
         found.append(PresentProblem("silent", Finding.warning("workers", silent, advice)))
     if deaths and trouble is None:
         found.append(PresentProblem("died", _of_deaths(deaths)))
+    if overdue > DUE and is_leaderless(workers):
+        text = f"the first has been due for {duration(overdue)}, but no worker moves it to its queue"
+        found.append(PresentProblem("overdue", Finding.warning("scheduled jobs", text, _SCHEDULER)))
     wrong: dict[QueueKind | JobKind, list[_Wrong]] = {kind: [] for kind in _KINDS}
     resting = resting_queues(queues, workers)
     for row in queues:
@@ -138,6 +147,11 @@ def present(
         for some in [[one] for one in those] if len(those) <= _APART else [those]:
             found.append(PresentProblem(each, _finding(each, some, silent=bool(silent))))
     return found
+
+
+def is_leaderless(workers: Iterable[Row]) -> bool:
+    """Return whether certainly no worker moves scheduled jobs to their queues."""
+    return all(row["clock"] is False for row in workers)
 
 
 def grouped(findings: Iterable[Finding]) -> list[Finding]:
@@ -221,12 +235,23 @@ def mixed(rows: Sequence[Row], order: Callable[[Row], int], *, page: int, most: 
     return found + troubled + sorted(served + rest, key=lambda row: str(row["name"]))
 
 
+_ALL_PAUSED = Finding.warning(
+    "pauses", "all queues are paused: no worker takes a job", "To resume them, run palermo resume --all."
+)
+
+_SCHEDULER = "Start a worker without --no-scheduler: `palermo worker MODULE`."
+
 _RESUME = (
     "`palermo control resume WORKER` lets a quiet or paused worker take jobs again."
     " A stopping worker ends after its running jobs: start another."
 )
 
 _MORE_WORKERS = "Start more workers, or give them more slots with -c. A requeued job keeps its age."
+
+_DEATH = (
+    "Check its machine for the cause: kill -9, out of memory or a crash. Its jobs run again on other workers of their"
+    " queues. If it only lost its connection, this problem ends when it reconnects."
+)
 
 _RETRIED = "A service that it uses may be down. `palermo retries list` shows the errors."
 
@@ -311,8 +336,4 @@ def _of_deaths(deaths: Sequence[WorkerLife]) -> Finding:
     jobs = [f"{run.job or run.id} {run.id}" for life in deaths for run in life.last_jobs]
     text = f"{count(len(deaths), 'worker')} died in the last hour: {some_of(names)}"
     text += f". Running: {some_of(jobs)}" if jobs else ""
-    advice = (
-        "Check its machine for the cause: kill -9, out of memory or a crash. Its jobs run again on other workers of"
-        " their queues. If it only lost its connection, this problem ends when it reconnects."
-    )
-    return replace(Finding.warning("workers", text, advice), names=names)
+    return replace(Finding.warning("workers", text, _DEATH), names=names)

@@ -95,8 +95,10 @@ def step_rows(
     inside: dict[str, list[str]] = {}
     for path, step in info.steps.items():
         inside.setdefault(path.rpartition("/")[0], []).append(step.state)
-    paths = info.steps if only is None else only
-    return [_step_row(info, path, info.steps[path], serializers, known, running, inside) for path in paths]
+    return [
+        _step_row(info, path, info.steps[path], serializers, known, running, inside)
+        for path in (info.steps if only is None else only)
+    ]
 
 
 def _step_row(
@@ -146,8 +148,7 @@ def _why(
             failed = any(one.when is When.FAILED for one in step.after)
             return "no step before it failed" if failed else "a step before it did not succeed"
         case "pending" if step.signal:
-            until = f" until {iso_instant(step.until)}" if step.until is not None else ""
-            return f"waits for its signal{until}"
+            return "waits for its signal" + (f" until {iso_instant(step.until)}" if step.until is not None else "")
         case "pending":
             return f"runs on {worker}" if worker else _in_queue(step, queues)
         case "expanded":

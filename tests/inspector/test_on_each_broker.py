@@ -10,6 +10,7 @@ import pytest
 
 from palermo.client.client import Client
 from palermo.errors import NotFound
+from palermo.inspector.doctor import examine
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.views.filter import EVERYTHING as ALL
@@ -17,6 +18,7 @@ from tests.brokers import BROKERS, url_of_broker
 from tests.helpers import eventually
 from tests.inspector.jobs import message, publish, publish_many_failed
 from tests.scale import scaled
+from tests.webui.scheduled_jobs import due
 
 
 @pytest.fixture(params=BROKERS)
@@ -38,6 +40,17 @@ def test_a_worker_is_started_seen_paused_and_stopped(client: Client, inspector: 
             inspector.workers.stop(row["id"])
     finally:
         worker.stop()
+
+
+def test_the_doctor_warns_of_a_due_job_that_no_worker_moves(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palermo.inspector.problems.DUE", 0.0)
+    publish(client, message("m1"))  # connects
+    publish(client, due("s1", 1.0))
+
+    said = eventually(lambda: "no worker moves it" in (text := str(examine(client, []))) and text)
+
+    assert "`palermo worker MODULE`" in said
+    assert "no job is late" not in said
 
 
 # -- killed half way

@@ -73,6 +73,24 @@ def test_jobs_wait_in_a_queue_whose_workers_are_all_quiet(states: list[str], kin
 
 
 @pytest.mark.parametrize(
+    ("clocks", "overdue", "kinds"),
+    [
+        ([], 5.0, []),
+        ([], 6.0, ["overdue"]),
+        ([False, False], 6.0, ["overdue"]),
+        ([False, True], 6.0, []),
+        ([False, None], 6.0, []),
+    ],
+)
+def test_a_due_job_is_a_problem_if_no_worker_moves_it(
+    clocks: list[bool | None], overdue: float, kinds: list[str]
+) -> None:
+    workers = [{**worker("w1", "idle", "mail"), "clock": clock} for clock in clocks]
+
+    assert [each.kind for each in problems(workers=workers, overdue=overdue)] == kinds
+
+
+@pytest.mark.parametrize(
     ("outcomes", "kinds"),
     [
         (Outcomes(90, 10, 0), []),

@@ -19,6 +19,7 @@ from tests.helpers import HANGS, eventually
 from tests.history.written import write
 from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.webui.conftest import Serve
+from tests.webui.scheduled_jobs import due
 from tests.webui.server import Web
 
 _NAMES = ["mail", "a/b", "100 %", "ä€😀", "%2F", "x" * 127, "?a=b&c#d", '"><script>alert(1)</script>']
@@ -256,8 +257,12 @@ def test_a_queue_whose_only_worker_is_quiet_is_a_problem_on_all_pages(web: Web, 
     assert {text, f"1 worker, all answering; taking no jobs: {name} is quiet"} <= {*findings}
 
 
-def test_a_job_that_fails_often_and_a_pause_lead_to_the_pages_that_help(web: Web) -> None:
+def test_a_job_that_fails_often_and_a_pause_lead_to_the_pages_that_help(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("palermo.inspector.problems.DUE", 0.0)
     publish(web.client, message("1"))
+    publish(web.client, due("s1", 1.0))
     web.inspector.queues.pause("mail")
     counts = {"queue": "mail", "job": "shop.send", "succeeded": 20, "failed": 5}
     write(web.client, [{"kind": "counts", "at": time.time(), **counts}])
@@ -265,6 +270,8 @@ def test_a_job_that_fails_often_and_a_pause_lead_to_the_pages_that_help(web: Web
     page = web.page("/problems", "5 of 25 runs")
     assert "paused, and 1 job waits in it" in page
     assert 'href="/failures?filter=job:=shop.send+since:15m"' in page
+    eventually(lambda: "overdue" in [row["kind"] for row in web.api("problems")["rows"]])
+    web.page("/problems", "no worker moves it to its queue")
 
 
 def test_read_only_pages_store_or_ask_little(settings: Settings, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

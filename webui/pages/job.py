@@ -190,8 +190,7 @@ def discard(request: Request, visit: Visiting, id: str) -> Response:
 def cancel(request: Request, visit: Visiting, id: str, queue: Annotated[str, Form()] = "") -> Response:
     row = actions.cancel(visit, id)
     text = _CANCELLED.get(row["state"], f"{row['worker']} is stopping it.")
-    to = path(request, "job", {"queue": queue}, id=id)
-    return redirect(request, to, text)
+    return redirect(request, path(request, "job", {"queue": queue}, id=id), text)
 
 
 # -- run again and edit
@@ -266,8 +265,7 @@ def _waiting(visit: Visit, id: str, queue: str) -> tuple[Row, Row]:
 
 
 def _to_new(request: Request, done: Job) -> Response:
-    to = path(request, "job", {"queue": done.queue}, id=done.id)
-    return redirect(request, to, "Enqueued again as this new job.")
+    return redirect(request, path(request, "job", {"queue": done.queue}, id=done.id), "Enqueued again as this new job.")
 
 
 def _again_form(request: Request, id: str, known: RecordedJob) -> FormPage:

@@ -1,6 +1,6 @@
 """The page of current problems, with advice."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from pydantic import BaseModel
 from starlette.requests import Request
@@ -12,7 +12,7 @@ from palermo.contract.rows import iso_instant
 from palermo.core.text import exactly
 from palermo.errors import PalermoError
 from palermo.inspector.doctor import away, row
-from palermo.inspector.problems import PresentProblem
+from palermo.inspector.problems import Kind, PresentProblem
 from palermo.views.filter import JobFilter
 from palermo.webui.filters import filter_query
 from palermo.webui.render.rendering import page, path
@@ -67,6 +67,8 @@ def shown_problem(request: Request, problem: PresentProblem) -> ShownProblem:
             return ShownProblem(finding, "Queues", path(request, "queues"))
         case "died" if only:
             return ShownProblem(finding, f"Worker {only}", path(request, "worker", id=only))
+        case "overdue":
+            return ShownProblem(finding, "Scheduled jobs", path(request, "scheduled"))
         case "trouble":
             return ShownProblem(finding)
         case "silent" | "died":
@@ -99,9 +101,7 @@ api = Router(prefix="/problems", tags=["workers"])
 class ProblemRow(FindingRow):
     """One problem."""
 
-    kind: Literal[
-        "trouble", "unserved", "resting", "late", "paused", "all paused", "silent", "died", "failing", "retried"
-    ]
+    kind: Kind
 
 
 class ProblemRows(BaseModel):

@@ -13,15 +13,17 @@ from msgspec import Struct
 
 from palermo.contract.broker import Finding
 from palermo.errors import PalermoError
-from palermo.inspector.doctor import away, broker_findings
+from palermo.inspector.doctor import away, broker_findings, overdue
 from palermo.inspector.problems import COUNTED, DEATHS, Outcomes, PresentProblem, outcomes, present
 from palermo.inspector.rates import Snapshot
+from palermo.views.filter import EVERYTHING
 from palermo.webui import tuning
 from palermo.webui.site import Site
 from palermo.webui.state.deaths import deaths
 from palermo.webui.state.journal_views import JournalViews
 from palermo.webui.state.live_state import LiveState, ages, live_state
 from palermo.webui.state.refreshing import Refreshing
+from palermo.webui.state.scheduled_view import scheduled_view
 
 
 class BrokerLook(Struct, frozen=True):
@@ -41,12 +43,13 @@ class Problems:
         self._site = site
         self._look = Refreshing(self._examine, fresh=tuning.MINUTE)
         self._counted = Refreshing(self._count, fresh=tuning.FRESH)
+        self._due = Refreshing(self._overdue, fresh=tuning.RECENT)
 
     def now(self) -> list[PresentProblem]:
         """Return the problems of queues, workers and jobs. Raises BrokerError."""
         live = live_state(self._site)
         snapshot = live.snapshot()
-        return self._present(snapshot, live.oldest.of(snapshot.queues))
+        return self._present(snapshot, live.oldest.of(snapshot.queues), self._due.get())
 
     def count(self) -> int:
         """Return the number of known problems, without asking the broker."""
@@ -55,7 +58,7 @@ class Problems:
     def _count(self) -> int:
         live = self._site.existing(LiveState)
         snapshot = live.sampler.last if live else None
-        number = len(self._present(snapshot, live.oldest.known())) if live and snapshot else 0
+        number = len(self._present(snapshot, live.oldest.known(), self._due.last or 0.0)) if live and snapshot else 0
         look = self._look.last
         if look is not None and look.at is not None and time.time() - look.at < tuning.WINDOW:
             number += len(look.of_level("problem"))
@@ -74,7 +77,11 @@ class Problems:
             found = (away(error),)
         return BrokerLook(found, time.time())
 
-    def _present(self, snapshot: Snapshot, oldest: Mapping[str, str | None]) -> list[PresentProblem]:
+    def _overdue(self) -> float:
+        view = scheduled_view(self._site)
+        return overdue(live_state(self._site).snapshot(), lambda: view.soon(EVERYTHING, limit=1), view.recurring)
+
+    def _present(self, snapshot: Snapshot, oldest: Mapping[str, str | None], due: float) -> list[PresentProblem]:
         return present(
             snapshot.queues,
             snapshot.workers,
@@ -83,6 +90,7 @@ class Problems:
             jobs=self._outcomes(),
             deaths=deaths(self._site, since=snapshot.at - DEATHS),
             trouble=snapshot.trouble,
+            overdue=due,
         )
 
     def _outcomes(self) -> dict[str, Outcomes]:
