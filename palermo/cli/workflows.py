@@ -30,7 +30,7 @@ def list_workflows(context: Context, /) -> None:
         field("Workflow", "id"),
         field("Job"),
         field("State"),
-        ("Done", lambda row: f"{row['done']}/{row['total']}"),
+        ("Done", lambda row: f"{row['done']:,} of {row['total']:,}"),
         field("Failed"),
         field("Since"),
         ("Waits for", lambda row: ", ".join(row["waits_for"])),

@@ -49,7 +49,8 @@ class WorkflowInfo(Struct, frozen=True, kw_only=True):
     #: When it added its first steps, and when it ended, in Unix seconds.
     began_at: float
     ended_at: float | None = None
-    #: Numbers of its own steps: done, failed, and all, without those that steps added.
+    #: Numbers of its steps: done, failed, and all. A map counts as its members, without the steps that they added, and
+    #: any other step that added steps counts as these.
     done: int
     failed: int
     total: int

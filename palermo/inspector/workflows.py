@@ -78,7 +78,7 @@ class Workflows(Context):
 
         A row has `id`, `job`, `queue`, `state` (running or failed), `since`, `ended_at`, the number of its steps that
         are `done` and `failed`, and their `total`, the number of `jobs` that are queued or running, and `waits_for`,
-        the signals that it is waiting for.
+        the signals that it is waiting for. In these numbers, each member of a map counts as a step.
         """
         return [workflow_row(info) for info in self._all()]
 

@@ -119,9 +119,13 @@ def test_a_failed_member_of_a_map_is_counted_and_runs_again_by_itself(site: Pale
     (members, render) = site.inspector().workflows.show(job.id)["steps"]
     assert [members[name] for name in ("kind", "over", "failed", "total")] == ["map", 0, 0, 3]
 
+    assert job.status().text == "0 of 4 steps done"
+
     site.work_until_idle()
 
-    (members, render) = site.inspector().workflows.show(job.id)["steps"]
+    shown = site.inspector().workflows.show(job.id)
+    (members, render) = shown["steps"]
+    assert [shown[name] for name in ("done", "failed", "total")] == [2, 1, 4]
     assert [members[name] for name in ("state", "over", "failed", "total")] == ["failed", 3, 1, 3]
     assert (render["state"], render["why"]) == ("skipped", "a step before it did not succeed")
 
@@ -178,6 +182,8 @@ def test_steps_may_add_steps_and_a_map_may_take_a_result(site: Palermo) -> None:
     site.work_until_idle()
 
     assert job.result(timeout=10) == 1 + 100 + 2
+    shown = site.inspector().workflows.show(job.id)
+    assert [shown[name] for name in ("done", "failed", "total")] == [5, 0, 5]
     assert jobs.ran.count("deep /long/page/") == 1
 
 
@@ -186,7 +192,7 @@ def test_an_event_starts_a_workflow_and_a_signal_lets_it_go_on(site: Palermo) ->
     site.work_until_idle()
     (row,) = site.inspector().workflows.list()
     assert (row["state"], row["waits_for"]) == ("running", ["approved"])
-    assert job_by_id(row["id"]).status().text == "0 of 3 steps, waits for the signal approved"
+    assert job_by_id(row["id"]).status().text == "0 of 3 steps done, waits for the signal approved"
 
     job_by_id(row["id"]).signal("approved", {"by": "ann"})
     job_by_id(row["id"]).signal("approved", {"by": "bob"})

@@ -190,7 +190,7 @@ async def test_a_step_that_another_program_purges_runs_again_once(
             channel.queue_purge(amqp_queue(session.exchange, "jobs"))
         await until(lambda: ids_in(broker, "failed"), wanted)
         (found,) = await broker.workflows.all()
-        assert (found.state, found.failed) == ("failed", 2)
+        assert (found.state, found.failed) == ("failed", 4)
 
         await broker.sweep("failed", lambda found: Move(replace(found, queue="jobs")))
         consumer = await consume(await another())

@@ -19,7 +19,7 @@ def test_workflows_are_listed_and_filtered(web: Web) -> None:
     rows = eventually(lambda: web.api("workflows")["rows"] if len(web.api("workflows")["rows"]) == 3 else None)
     assert [(row["id"], row["state"], row["done"], row["failed"], row["total"]) for row in rows] == [
         ("w2", "running", 0, 0, 1),
-        ("w1", "running", 0, 1, 5),
+        ("w1", "running", 3, 2, 14),
         ("w0", "done", 2, 0, 2),
     ]
     assert [(step["queue"], step["took"]) for step in web.api("workflows/w0")["steps"]] == [("slow", 0.5), (None, None)]

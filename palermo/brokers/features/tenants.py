@@ -17,8 +17,7 @@ class StepTenants:
         self._workflows = workflows
 
     async def of(self, queue: str) -> list[Tenant]:
-        found = await self._store.tenants(queue)
-        return sorted(found, key=lambda tenant: (-tenant.pending, tenant.name))
+        return sorted(await self._store.tenants(queue), key=lambda tenant: (-tenant.pending, tenant.name))
 
     async def totals(self) -> Mapping[str, int]:
         return await self._store.tenant_jobs()

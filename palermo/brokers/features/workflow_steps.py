@@ -250,8 +250,7 @@ async def record_of(id: str, data: Data, stored: StoredFlow, known: View, now: f
     (packed,) = await data.get(["o:"]) if phase is Phase.DONE else [None]
     if packed is None or root.keep_result is False:
         return record
-    value = await data.filled("", unpack(packed, Value))
-    result = _plain(value).stored
+    result = _plain(await data.filled("", unpack(packed, Value))).stored
     refused = why_not_stored(result, MAX_RESULT)
     return record | ({"refused": refused} if refused else {"result": result.to_plain()})
 
@@ -281,37 +280,53 @@ def read_flow(state: str | bytes | None) -> StoredFlow | None:
 def info_of(id: str, stored: StoredFlow) -> WorkflowInfo:
     """A workflow as an entry of the list, without its steps."""
     known, flow, root = view(stored.flow), stored.flow, stored.message
-    states = [known.steps[plan.name].phase for plan in flow.plans]
+    done, failed, total = _counts(flow, known)
     signals = signals_out(flow, known)
-    members = sum(one.released - one.over_count for one in flow.maps.values())
     return WorkflowInfo(
         id=id,
         job=root.job,
         queue=root.queue,
         state=str(known.whole.phase) if known.whole.over else "running",
         began_at=stored.began_at,
-        done=states.count(Phase.DONE),
-        failed=states.count(Phase.FAILED),
-        total=len(states),
-        jobs=len(known.out) - len(signals) + members,
+        done=done,
+        failed=failed,
+        total=total,
+        jobs=len(known.out) - len(signals) + sum(one.released - one.over_count for one in flow.maps.values()),
         waits_for=tuple(sorted(signals)),
     )
+
+
+def _counts(flow: Flow, known: View) -> tuple[int, int, int]:
+    """Numbers of steps: done, failed, and all. A map counts as its members, and a step that added steps as those.
+
+    Steps that members of a map added aren't counted, because they are forgotten once they are done.
+    """
+    plans, done, failed, total = plans_of(flow), 0, 0, 0
+    for path, status in known.steps.items():
+        if (path not in flow.ends or flow.ends[path].adds is None) and ":" not in path.rpartition("/")[0]:
+            single = MembersInfo(status.phase in (Phase.DONE, Phase.FAILED), status.phase is Phase.FAILED, 0, 1)
+            found = _members_of(flow, known, path, plans[path].members) or single
+            bad = found.failed if found.failed > plans[path].may_fail else 0
+            done, failed, total = done + found.over - bad, failed + bad, total + found.total
+    return done, failed, total
 
 
 def with_steps(info: WorkflowInfo, flow: Flow) -> WorkflowInfo:
     """The same entry with its steps."""
     known, plans = view(flow), plans_of(flow)
-    steps = {
-        path: StepInfo(
-            state=str(status.phase),
-            after=plans[path].after,
-            signal=plans[path].signal,
-            until=flow.alarms.get(path),
-            members=_members_of(flow, known, path, plans[path].members),
-        )
-        for path, status in known.steps.items()
-    }
-    return replace(info, steps=steps)
+    return replace(
+        info,
+        steps={
+            path: StepInfo(
+                state=str(status.phase),
+                after=plans[path].after,
+                signal=plans[path].signal,
+                until=flow.alarms.get(path),
+                members=_members_of(flow, known, path, plans[path].members),
+            )
+            for path, status in known.steps.items()
+        },
+    )
 
 
 def _members_of(flow: Flow, known: View, path: str, total: int | None) -> MembersInfo | None:
@@ -320,8 +335,7 @@ def _members_of(flow: Flow, known: View, path: str, total: int | None) -> Member
     members = flow.maps.get(path, Members())
     apart = [known.apart[f"{path}:{number}"] for number in members.apart]
     out = members.released - members.over_count + sum(not status.over for status in apart)
-    failed = members.failed_count + sum(status.bad for status in apart)
-    return MembersInfo(members.released - out, failed, out, total)
+    return MembersInfo(members.released - out, members.failed_count + sum(status.bad for status in apart), out, total)
 
 
 async def with_jobs(info: WorkflowInfo, data: Data) -> WorkflowInfo:
@@ -351,16 +365,17 @@ def location_of(stored: StoredFlow) -> JobLocation:
         why = _why_failed(stored.flow, known)
         failure = Failure(exception_class=_ERROR, message=why, stack_trace="", failed_at=0)
         return JobLocation(state=JobState.FAILED, message=replace(root, failure=failure))
-    done, count = sum(status.over for status in known.steps.values()), len(known.steps)
-    signals = sorted(signals_out(stored.flow, known))
+    info = info_of(root.id, stored)
     running = RunningJob(
         id=root.id,
         job=root.job,
         queue=root.queue,
         slot=0,
         started_at=stored.began_at,
-        progress=done / count,
-        text=f"{done} of {count} steps" + (f", waits for the signal {signals[0]}" if signals else ""),
+        progress=info.done / info.total,
+        text=f"{info.done:,} of {info.total:,} steps done"
+        + (f", {info.failed:,} failed" if info.failed else "")
+        + (f", waits for the signal {info.waits_for[0]}" if info.waits_for else ""),
         key=key_in(root.extra),
         parent=root.parent,
         arguments=ReportedArguments(preview=root.preview),
