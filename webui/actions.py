@@ -508,9 +508,12 @@ def retry_workflow(visit: Visit, id: str) -> list[TakenJob]:
     )
 
 
-def send_signal(visit: Visit, id: str, name: str, value: Any) -> None:
-    """Send a signal to a workflow. Raises NotFound, and EncodeError and BodyTooLarge for the value."""
-    _act(visit, "signal", lambda known: known.workflows.signal(id, name, value), id=id, signal=name)
+def send_signal(visit: Visit, id: str, name: str, value: Any) -> str:
+    """Send a signal to a workflow, as inspector.workflows.signal.
+
+    Raises NotFound, and EncodeError and BodyTooLarge for the value.
+    """
+    return _act(visit, "signal", lambda known: known.workflows.signal(id, name, value), id=id, signal=name)
 
 
 # -- workers

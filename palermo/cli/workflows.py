@@ -81,8 +81,7 @@ def signal(context: Context, /, id: str, name: str, value: str) -> None:
         decoded = json.loads(value)
     except ValueError:
         raise misuse(f"{value!r} is not JSON; quote text, such as '\"yes\"'") from None
-    context.inspector().workflows.signal(id, name, decoded)
-    note(f"sent {name}.")
+    note(f"sent {name}. {context.inspector().workflows.signal(id, name, decoded)}".rstrip())
 
 
 def _tree(workflow: Row) -> Iterator[tuple[str, Row]]:

@@ -312,8 +312,13 @@ class Jobs(Context):
         if not change.empty:
             began = clock.now()
             self._change(message, change)
-            what = OTHER_ARGUMENTS if change.content is not None else None
-            self._record("edit", queue=change.queue, ids=[id], what=what, at=began)
+            self._record(
+                "edit",
+                queue=change.queue,
+                ids=[id],
+                what=OTHER_ARGUMENTS if change.content is not None else None,
+                at=began,
+            )
         return Job(id, change.queue or message.queue, message.job, _client=self._client)
 
     def _change(self, message: Message, change: JobEdit) -> None:

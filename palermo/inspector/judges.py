@@ -232,7 +232,6 @@ class GroupJudge:
 
     def rows(self) -> list[Row]:
         """Return one row per group, largest first. `message` and `id` are those of the newest failure."""
-        ordered = sorted(self._groups.items(), key=lambda item: (-item[1].count, item[0]))
         return [
             {
                 "fingerprint": key,
@@ -244,7 +243,7 @@ class GroupJudge:
                 "last_seen": iso_instant(group.last),
                 "id": as_json(group.sample.id),
             }
-            for key, group in ordered
+            for key, group in sorted(self._groups.items(), key=lambda item: (-item[1].count, item[0]))
             if group.sample.failure is not None
         ]
 

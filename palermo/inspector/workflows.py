@@ -68,10 +68,14 @@ class Workflows(Context):
         self._record("retry workflow", ids=[id], at=clock.now())
         return taken
 
-    def signal(self, id: str, name: str, value: Any = None) -> None:
-        """Send a signal to a workflow. See `Job.signal`."""
-        self._client.watch(control.signal(self._client, check_id(id), name, value))
+    def signal(self, id: str, name: str, value: Any = None) -> str:
+        """Send a signal to a workflow. See `Job.signal`. Return a note if no step waits for it now, otherwise ""."""
+        found = self._find(id)
+        self._client.watch(control.signal(self._client, id, name, value))
         self._record("signal", ids=[id], what=name)
+        waits = [name] if found is None else sorted({path.rpartition("/")[2] for path in found.waits_for})
+        others = f"; steps wait for {', '.join(waits)}" if waits else ""
+        return "" if name in waits else f"No step waits for it now{others}. It is kept for a later step."
 
     def list(self) -> list[Row]:
         """List the running and failed workflows, oldest first.
