@@ -35,11 +35,8 @@ def status(context: Context, /, id: str) -> None:
 
     The state is pending, scheduled, working, retrying, failed, done, discarded, cancelled or unknown.
     """
-    from palermo.client.status import find_status
-
-    client = context.client()
     (whole,) = known_ids(context, [id])
-    row = client.watch(find_status(client, client.job_by_id(whole), _PATIENCE)).row()
+    row = context.inspector().jobs.status(whole, _PATIENCE)
     context.shown = row["reason"]
     if not printed_json(row):
         print_facts((name.replace("_", " "), value) for name, value in _shown_row(row).items())

@@ -7,7 +7,6 @@ module checks the rest: versions, settings and their sources, and whether the br
 import os
 import platform
 import stat
-from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
@@ -16,11 +15,9 @@ from palermo.contract import clock
 from palermo.contract.broker import Finding
 from palermo.contract.journal import ReadFrom
 from palermo.contract.row_types import FindingRow
-from palermo.contract.rows import Row
 from palermo.contract.trouble import unless_blocked
 from palermo.core.journal_records import JournalLevel
 from palermo.core.text import count, nearest, some_of
-from palermo.core.times import parse_instant
 from palermo.core.topology import is_failed
 from palermo.errors import PalermoError
 from palermo.history.journal_reader import read_to_end
@@ -34,12 +31,11 @@ from palermo.inspector.problems import (
     WORST_FIRST,
     Outcomes,
     grouped,
-    is_leaderless,
     outcomes,
+    overdue,
     present,
     workers_text,
 )
-from palermo.inspector.rates import Snapshot
 from palermo.settings.environment import VARIABLES, unknown_variables
 from palermo.settings.settings import SettingOrigin, Settings
 
@@ -95,19 +91,6 @@ def settings_findings(settings: Settings, sources: list[SettingOrigin]) -> list[
             text = f"{source.origin} contains a secret ({source.setting}), but all users of this machine can read it"
             found.append(Finding.warning("settings file", text, advice))
     return found
-
-
-def overdue(found: Snapshot, soonest: Callable[[], Iterable[Row]], recurring: Callable[[], Iterable[Row]]) -> float:
-    """Return the seconds for which the first scheduled or recurring job has been due; 0 if unknown.
-
-    Jobs are read only if no worker leads, because on RabbitMQ this session then stands in for the leader.
-    """
-    try:
-        rows = [*soonest(), *recurring()] if found.trouble is None and is_leaderless(found.workers) else []
-        due = (row.get("run_at", row.get("next_run")) for row in rows)
-        return max((found.at - parse_instant(at) for at in due if at is not None), default=0.0)
-    except PalermoError:
-        return 0.0
 
 
 def row(finding: Finding) -> FindingRow:

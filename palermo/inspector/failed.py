@@ -94,8 +94,14 @@ class FailedJobs(Context):
             return rewriter(fresh)
 
         judge = TakeJudge(Selection.of(which, self._shown), change)
-        details = OTHER_ARGUMENTS if rewriter.rewrites_arguments else ""
-        return self._take_failed("requeue", which, judge, options, queue=rewriter.rest.queue, details=details)
+        return self._take_failed(
+            "requeue",
+            which,
+            judge,
+            options,
+            queue=rewriter.rest.queue,
+            details=OTHER_ARGUMENTS if rewriter.rewrites_arguments else "",
+        )
 
     def discard(self, which: Which, **watching: Unpack[Watching]) -> list[TakenJob]:
         """Discard failed jobs: one id, several ids, or all that match a filter. Other options are as in `requeue`.

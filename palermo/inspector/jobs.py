@@ -15,7 +15,7 @@ from palermo.client.actor import OTHER_ARGUMENTS
 from palermo.client.handle import Job
 from palermo.client.prepare import new_id
 from palermo.client.recorded_jobs import CONVERTED, EDITED, HIDDEN, SHORTENED, UNREADABLE, RecordedJob
-from palermo.client.status import locate
+from palermo.client.status import State, find_status, locate
 from palermo.contract import clock
 from palermo.contract.finding import CANCELLED
 from palermo.contract.recurring_entries import RECURRING, TICK
@@ -97,6 +97,18 @@ class Jobs(Context):
     def queue_of(self, job: str) -> str:
         """Return a job's own queue if its code is imported here, otherwise the default queue."""
         return dequeuing.queue_of(self._client.settings, job)
+
+    def status(self, id: str, patience: float | None = None) -> Row:
+        """Return the row of a job's status (see JobStatus). Its `reason` also says why no worker takes a waiting job.
+
+        Reads the journal for at most `patience` seconds (default: publish_timeout).
+        """
+        from palermo.inspector.problems import why_waiting
+
+        found = self._client.watch(find_status(self._client, self._client.job_by_id(check_id(id)), patience))
+        waits = found.state in (State.PENDING, State.RETRYING) and (found.run_at or 0.0) <= clock.now()
+        why = f"{found.reason} {why_waiting(self._snapshot(), found.queue) if waits else ''}"
+        return {**found.row(), "reason": why.strip()}
 
     def cancel(self, ids: str | Iterable[str], *, by: str = "") -> list[Row]:
         """Cancel waiting and running jobs. Returns a row per id: see palermo.inspector.workers.cancel.
@@ -329,8 +341,9 @@ class Jobs(Context):
                 return
             # It has become due and may now be waiting in its queue.
         judge = TakeJudge(Selection(message.id), change.applied_to, queue=f"queue {message.queue}")
-        decide = stoppable(lambda: message.id in judge.selection.seen, judge)
-        self._ask(lambda broker: broker.sweep(message.queue, decide))
+        self._ask(
+            lambda broker: broker.sweep(message.queue, stoppable(lambda: message.id in judge.selection.seen, judge))
+        )
         if judge.refusal is not None:
             raise UsageError(f"{judge.refusal} Nothing was changed.")
         if not judge.taken:
@@ -359,8 +372,7 @@ class Jobs(Context):
         page = self._browse(queue, offset=0 if searched else offset, limit=depth if searched else limit, newest=newest)
         state = JobState.FAILED if is_failed(queue) else JobState.PENDING
         text = (filter.text or "").casefold()
-        messages = [one for one in page.messages if not text or may_contain(one, text)]
-        rows = self._rows(messages, state, page.cancelled)
+        rows = self._rows([one for one in page.messages if not text or may_contain(one, text)], state, page.cancelled)
         if not searched:
             return Listing(rows, page.total, page.unseen)
         found = [row for row in rows if self._fits(row, filter)]

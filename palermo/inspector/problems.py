@@ -18,9 +18,12 @@ from palermo.contract.trouble import Trouble
 from palermo.core.journal_records import RecordKind
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.text import count, duration, some_of
+from palermo.core.times import parse_instant
 from palermo.core.topology import is_failed
+from palermo.errors import PalermoError
 from palermo.history.statistics import Named
 from palermo.history.worker_lives import WorkerLife
+from palermo.inspector.rates import Snapshot
 
 #: Maximum seconds that a queue's first job should wait.
 LATE = 900.0
@@ -152,6 +155,36 @@ def present(
 def is_leaderless(workers: Iterable[Row]) -> bool:
     """Return whether certainly no worker moves scheduled jobs to their queues."""
     return all(row["clock"] is False for row in workers)
+
+
+def overdue(found: Snapshot, soonest: Callable[[], Iterable[Row]], recurring: Callable[[], Iterable[Row]]) -> float:
+    """Return the seconds for which the first scheduled or recurring job has been due; 0 if unknown.
+
+    Jobs are read only if no worker leads, because on RabbitMQ this session then stands in for the leader.
+    """
+    try:
+        rows = [*soonest(), *recurring()] if found.trouble is None and is_leaderless(found.workers) else []
+        due = (row.get("run_at", row.get("next_run")) for row in rows)
+        return max((found.at - parse_instant(at) for at in due if at is not None), default=0.0)
+    except PalermoError:
+        return 0.0
+
+
+def why_waiting(found: Snapshot, queue: str) -> str:
+    """Return why no worker takes jobs from this queue, with advice; "" if one does, or if it is unknown."""
+    known = present(
+        (row for row in found.queues if row["name"] == queue),
+        found.workers,
+        all_paused=found.all_paused,
+        ages={},
+        jobs={},
+        trouble=found.trouble,
+    )
+    return " ".join(
+        f"{each.finding.check + ': ' if each.finding.names else ''}{each.finding.text}. {each.finding.advice}"
+        for each in known
+        if each.kind in (*WORST_FIRST, "all paused")
+    )
 
 
 def grouped(findings: Iterable[Finding]) -> list[Finding]:

@@ -56,12 +56,6 @@ def info_of_record(record: Mapping[str, Any]) -> WorkflowInfo | None:
         )
     except ValidationError:
         return None  # written by another program
-    steps = {
-        str(path): StepInfo(
-            state=str(phase), after=after.get(path, ()), members=members.get(path), signal=path in signals
-        )
-        for path, phase in states.items()
-    }
     return WorkflowInfo(
         id=str(record["id"]),
         job=str(record.get("job") or ""),
@@ -72,7 +66,12 @@ def info_of_record(record: Mapping[str, Any]) -> WorkflowInfo | None:
         done=done,
         failed=failed,
         total=total,
-        steps=steps,
+        steps={
+            str(path): StepInfo(
+                state=str(phase), after=after.get(path, ()), members=members.get(path), signal=path in signals
+            )
+            for path, phase in states.items()
+        },
         left_out=left,
     )
 

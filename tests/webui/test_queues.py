@@ -269,6 +269,7 @@ def test_a_job_that_fails_often_and_a_pause_lead_to_the_pages_that_help(
 
     page = web.page("/problems", "5 of 25 runs")
     assert "paused, and 1 job waits in it" in page
+    assert web.api("jobs/1/status")["reason"].startswith("queue mail: paused, and 1 job waits in it. To resume it,")
     assert 'href="/failures?filter=job:=shop.send+since:15m"' in page
     eventually(lambda: "overdue" in [row["kind"] for row in web.api("problems")["rows"]])
     web.page("/problems", "no worker moves it to its queue")

@@ -438,8 +438,9 @@ def api_job(visit: Visiting, id: str, queue: str = "") -> JobRow:
 
 @api.get("/{id:palermo}/status")
 def api_status(visit: Visiting, id: str) -> JobStatusRow:
-    """The status of a job, from the broker and the journal. It is `unknown`, with a reason, if neither contains the
-    job.
+    """The status of a job, from the broker and the journal.
+
+    It has a reason if neither contains the job (`unknown`), or if no worker takes jobs from the queue where it waits.
     """
     return dict(job_status(visit, id))
 

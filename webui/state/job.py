@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from palermo.client import results
 from palermo.client.recorded_jobs import RecordedJob
-from palermo.client.status import State, find_status
+from palermo.client.status import State
 from palermo.contract import rows
 from palermo.contract.row_types import JobRow
 from palermo.contract.rows import MAX_SHOWN, Row, iso_instant
@@ -223,8 +223,7 @@ class ReturnedValue(Struct, frozen=True):
 
 def job_status(visit: Visit, id: str) -> Row:
     """Return the row of the job's status: see palermo.client.status.JobStatus. Raises IdInvalid."""
-    client = visit.site.client
-    return masked_row(client.watch(find_status(client, client.job_by_id(check_id(id)))).row(), visit.site.hidden)
+    return masked_row(visit.inspector.jobs.status(id), visit.site.hidden)
 
 
 def job_result(visit: Visit, id: str, kept: Record | None = None) -> ReturnedValue:

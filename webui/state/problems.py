@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from palermo.contract.broker import Finding
 from palermo.errors import PalermoError
-from palermo.inspector.doctor import away, broker_findings, overdue
-from palermo.inspector.problems import COUNTED, DEATHS, Outcomes, PresentProblem, outcomes, present
+from palermo.inspector.doctor import away, broker_findings
+from palermo.inspector.problems import COUNTED, DEATHS, Outcomes, PresentProblem, outcomes, overdue, present
 from palermo.inspector.rates import Snapshot
 from palermo.views.filter import EVERYTHING
 from palermo.webui import tuning
