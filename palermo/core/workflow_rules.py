@@ -308,8 +308,8 @@ def view(flow: Flow) -> View:
             return _PENDING
         if path in flow.stopped:
             return _OF_END[How.CANCELLED]
-        bad = members.failed_count + sum(each.bad for each in those.values())
-        return _GOOD if bad <= plan.may_fail else _OF_END[How.FAILED]
+        bad = sum(each.bad for each in those.values())
+        return _GOOD if members.failed_count + bad <= plan.may_fail else _OF_END[How.FAILED]
 
     def of_step(path: str, plan: Plan, before: Mapping[str, Status]) -> Status:
         if path not in flow.ends and path not in flow.maps:
@@ -330,6 +330,7 @@ def view(flow: Flow) -> View:
     def whole(prefix: str, plans: tuple[Plan, ...]) -> Status:
         found: dict[str, Status] = {}
         for plan in plans:
+            steps[prefix + plan.name] = _WAITING  # listed before the steps that it added
             found[plan.name] = steps[prefix + plan.name] = of_step(prefix + plan.name, plan, found)
         if not all(each.over for each in found.values()):
             return _EXPANDED
@@ -380,8 +381,7 @@ def advanced(flow: Flow, now: float, *, window: int = WINDOW) -> tuple[Flow, Vie
         known = view(flow)
     waits = {path: plan.timeout for path, plan in _signals(flow) if path in known.out and plan.timeout is not None}
     if waits.keys() != flow.alarms.keys():
-        alarms = {path: flow.alarms.get(path, now + seconds) for path, seconds in waits.items()}
-        flow = replace(flow, alarms=alarms)
+        flow = replace(flow, alarms={path: flow.alarms.get(path, now + seconds) for path, seconds in waits.items()})
     return flow, known
 
 

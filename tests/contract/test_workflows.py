@@ -184,6 +184,8 @@ def test_steps_may_add_steps_and_a_map_may_take_a_result(site: Palermo) -> None:
     assert job.result(timeout=10) == 1 + 100 + 2
     shown = site.inspector().workflows.show(job.id)
     assert [shown[name] for name in ("done", "failed", "total")] == [5, 0, 5]
+    names = ["list_pages", "fetch_with_links", "fetch_with_links/each", "total"]
+    assert [step["name"] for step in shown["steps"]] == names
     assert jobs.ran.count("deep /long/page/") == 1
 
 
