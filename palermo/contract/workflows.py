@@ -56,6 +56,7 @@ class WorkflowInfo(Struct, frozen=True, kw_only=True):
     total: int
     #: Number of its jobs in queues or running, and of awaited signals.
     jobs: int = 0
+    #: The names of these signals.
     waits_for: tuple[str, ...] = ()
     #: The steps by path, in the order in which they were added. The journal has only the first ones of a large
     #: workflow. Empty in a list of workflows.

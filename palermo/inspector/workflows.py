@@ -73,7 +73,7 @@ class Workflows(Context):
         found = self._find(id)
         self._client.watch(control.signal(self._client, id, name, value))
         self._record("signal", ids=[id], what=name)
-        waits = [name] if found is None else sorted({path.rpartition("/")[2] for path in found.waits_for})
+        waits = (name,) if found is None else found.waits_for
         others = f"; steps wait for {', '.join(waits)}" if waits else ""
         return "" if name in waits else f"No step waits for it now{others}. It is kept for a later step."
 

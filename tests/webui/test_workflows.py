@@ -46,13 +46,15 @@ def test_a_workflow_is_shown_with_its_graph_and_why_steps_wait(web: Web) -> None
 def test_a_step_that_adds_steps_has_a_page_of_its_own(web: Web) -> None:
     async def nest(broker: object) -> None:
         await add_steps(broker, step("pay"), step("ship", "pay"))  # type: ignore[arg-type]
-        await end_step(broker, "pay", adds=(step("charge"), step("book", "charge")))  # type: ignore[arg-type]
+        await end_step(broker, "pay", adds=(step("charge"), step("paid", signal=True)))  # type: ignore[arg-type]
 
     web.client.run(nest)
 
-    (pay, ship) = web.api("workflows/w1")["steps"]
+    found = web.api("workflows/w1")
+    (pay, ship) = found["steps"]
+    assert (found["waits_for"], found["total"]) == (["paid"], 3)
     assert (pay["kind"], pay["state"], pay["why"]) == ("workflow", "expanded", "0 of 2 steps inside it have ended")
-    assert [row["name"] for row in web.api("workflows/w1", inside="pay")["steps"]] == ["pay/charge", "pay/book"]
+    assert [row["name"] for row in web.api("workflows/w1", inside="pay")["steps"]] == ["pay/charge", "pay/paid"]
     page = web.http.get("/workflows/w1%2Fpay", follow_redirects=True)
     assert page.url.params["inside"] == "pay"
     assert ("charge" in page.text, "Cancel workflow" in page.text) == (True, False)

@@ -21,6 +21,7 @@ from palermo.core.lifecycle import MAX_RESULT, JobState, why_not_stored
 from palermo.core.message import Message
 from palermo.core.plain import message_from_plain
 from palermo.core.step_values import STEP, Output, Use, Value, as_json, pack, unpack
+from palermo.core.text import count
 from palermo.core.unique_keys import key_in
 from palermo.core.workflow import MAX_ADDED, PORTION, Graph, Member, StepJob, step_headers, step_id
 from palermo.core.workflow_rules import Flow, Members, Phase, View, generation_of, plans_of, signals_out, view
@@ -292,7 +293,7 @@ def info_of(id: str, stored: StoredFlow) -> WorkflowInfo:
         failed=failed,
         total=total,
         jobs=len(known.out) - len(signals) + sum(one.released - one.over_count for one in flow.maps.values()),
-        waits_for=tuple(sorted(signals)),
+        waits_for=tuple(sorted({path.rpartition("/")[2] for path in signals})),
     )
 
 
@@ -373,7 +374,7 @@ def location_of(stored: StoredFlow) -> JobLocation:
         slot=0,
         started_at=stored.began_at,
         progress=info.done / info.total,
-        text=f"{info.done:,} of {info.total:,} steps done"
+        text=f"{info.done:,} of {count(info.total, 'step')} done"
         + (f", {info.failed:,} failed" if info.failed else "")
         + (f", waits for the signal {info.waits_for[0]}" if info.waits_for else ""),
         key=key_in(root.extra),
