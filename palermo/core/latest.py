@@ -2,10 +2,11 @@
 
 from typing import TypeVar
 
+K = TypeVar("K")
 V = TypeVar("V")
 
 
-def remember(kept: dict[str, V], key: str, value: V, *, most: int) -> None:
+def remember(kept: dict[K, V], key: K, value: V, *, most: int) -> None:
     """Make this the latest entry. If there are more than `most`, drop the oldest one."""
     kept.pop(key, None)
     kept[key] = value

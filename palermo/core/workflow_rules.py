@@ -13,6 +13,7 @@ name: `pay/charge`. The members of a map have numbers: `resize:17`. Their state 
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
+from functools import cached_property
 from itertools import accumulate
 
 from msgspec import Struct
@@ -114,7 +115,7 @@ def _stored(bits: int) -> bytes:
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
 
 
-class Flow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Flow(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
     """The state of a workflow."""
 
     plans: tuple[Plan, ...]
@@ -133,6 +134,11 @@ class Flow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: When it is cancelled and ends as failed, in Unix seconds; and whether that has happened.
     deadline: float | None = None
     expired: bool = False
+
+    @cached_property
+    def view(self) -> "View":
+        """The conclusions from this state."""
+        return _view(self)
 
 
 class Phase(StrEnum):
@@ -158,13 +164,10 @@ class Status(Struct, frozen=True):
     good: bool = False
     #: Whether it, or something before it, failed or was cancelled.
     bad: bool = False
-
-    @property
-    def over(self) -> bool:
-        return self.phase not in (Phase.WAITING, Phase.PENDING, Phase.EXPANDED)
+    over: bool = True
 
 
-_WAITING, _PENDING, _EXPANDED = Status(Phase.WAITING), Status(Phase.PENDING), Status(Phase.EXPANDED)
+_WAITING, _PENDING, _EXPANDED = (Status(phase, over=False) for phase in (Phase.WAITING, Phase.PENDING, Phase.EXPANDED))
 _GOOD = Status(Phase.DONE, good=True)
 _OF_END = {
     How.DONE: _GOOD,
@@ -250,7 +253,7 @@ def _with_floor(members: Members) -> Members:
 
 def _without_done(flow: Flow) -> Flow:
     """The workflow without the steps that members of a map added, if these steps are done. There may be very many."""
-    known, ends, maps = view(flow), dict(flow.ends), dict(flow.maps)
+    known, ends, maps = flow.view, dict(flow.ends), dict(flow.maps)
     for path, members in flow.maps.items():
         status = {number: known.apart.get(f"{path}:{number}", _PENDING) for number in members.apart}
         done = {number for number, found in status.items() if found.over and not found.bad}
@@ -282,8 +285,7 @@ class View(Struct, frozen=True):
     apart: Mapping[str, Status]
 
 
-def view(flow: Flow) -> View:
-    """Compute the view of a state."""
+def _view(flow: Flow) -> View:
     steps: dict[str, Status] = {}
     out: set[str] = set()
     maps: dict[str, tuple[int, int]] = {}
@@ -371,14 +373,14 @@ def advanced(flow: Flow, now: float, *, window: int = WINDOW) -> tuple[Flow, Vie
     Releases more members of maps, and starts the timeouts of signals.
     """
     flow = _tidied(flow)
-    known = view(flow)
+    known = flow.view
     while few := {path: found for path, found in known.maps.items() if found[0] <= window // 2}:
         maps = dict(flow.maps)
         for path, (working, left) in few.items():
             members = maps.get(path, Members())
             maps[path] = replace(members, released=members.released + min(left, window - working))
         flow = replace(flow, maps=maps)
-        known = view(flow)
+        known = flow.view
     waits = {path: plan.timeout for path, plan in _signals(flow) if path in known.out and plan.timeout is not None}
     if waits.keys() != flow.alarms.keys():
         flow = replace(flow, alarms={path: flow.alarms.get(path, now + seconds) for path, seconds in waits.items()})
@@ -428,7 +430,7 @@ def cancelled(flow: Flow) -> Flow:
     Signals are no longer accepted. The broker cancels the jobs of released steps.
     """
     flow = replace(flow, cancels=flow.cancels + 1)
-    known = view(flow)
+    known = flow.view
     for path in signals_out(flow, known):
         flow = ended(flow, StepEnd(path=path, how=How.CANCELLED, generation=generation_of(flow, path)))
     kept = set() if flow.cancels > 1 else set(_clean_ups(flow, known))
@@ -480,7 +482,7 @@ def retried(flow: Flow, paths: Iterable[str]) -> Flow:
     """
     again = set(paths)
     behind = {path for each in again for path in _behind(flow, each)}
-    known = view(flow)
+    known = flow.view
     working = sorted(path for path in known.out if _is_below(path, behind))
     working += sorted(path for path in flow.maps if _is_below(path, behind) and not known.steps[path].over)
     if working:

@@ -30,7 +30,6 @@ from palermo.core.workflow_rules import (
     retried,
     signalled,
     time_passed,
-    view,
 )
 
 WORKFLOWS = int(os.environ.get("PALERMO_MODEL", "400"))
@@ -96,7 +95,7 @@ class World:
         """Store a state and the jobs of the steps that it releases, in one record."""
         was = set() if before is None else set(jobs_of(before))
         jobs = [job for job in jobs_of(flow) if job not in was]
-        known = view(flow)
+        known = flow.view
         for path, generation in jobs:
             plan = plan_of(flow, path)
             assert plan is not None
@@ -164,7 +163,7 @@ class Leader:
         self.store(time_passed(flow, world.now))
         world.effect()
         world.forgotten, world.ends = ends, []
-        known = view(world.flow)
+        known = world.flow.view
         if known.whole.over or world.chance.random() < 0.2:
             self.operate(known)
 
@@ -203,7 +202,7 @@ class Leader:
 def jobs_of(flow: Flow) -> list[tuple[str, int]]:
     """The jobs that are to be in the queue or running, with their generations."""
     members = [f"{path}:{number}" for path, map in flow.maps.items() for number in map.out()]
-    paths = sorted([*view(flow).out, *members])
+    paths = sorted([*flow.view.out, *members])
     plans = {path: plan_of(flow, path) for path in paths}
     return [(path, generation_of(flow, path)) for path, plan in plans.items() if plan is not None and not plan.signal]
 
@@ -225,12 +224,12 @@ def test_no_workflow_is_lost_and_no_step_runs_early(kills: float) -> None:
         for _ in range(20_000):
             world.step()
             flow = world.flow
-            if not (world.queue or world.owed or world.ends) and view(flow).whole.over and world.leader is not None:
+            if not (world.queue or world.owed or world.ends) and flow.view.whole.over and world.leader is not None:
                 break
         else:
-            raise AssertionError(f"seed {seed}: the workflow does not end: {view(world.flow)}")
+            raise AssertionError(f"seed {seed}: the workflow does not end: {world.flow.view}")
 
-        known = view(world.flow)
+        known = world.flow.view
         for (path, generation), grounds in world.grounds.items():
             if generation != generation_of(world.flow, path) or path not in known.steps:
                 continue
@@ -278,4 +277,4 @@ def test_the_first_end_of_a_run_counts(path: str, first: StepEnd, phase: Phase) 
         assert ended(flow, later) == flow
     flow = ended(flow, StepEnd(path="map:0", how=How.DONE))
 
-    assert view(flow).steps[path].phase is phase
+    assert flow.view.steps[path].phase is phase

@@ -24,7 +24,7 @@ from palermo.core.step_values import STEP, Output, Use, Value, as_json, pack, un
 from palermo.core.text import count
 from palermo.core.unique_keys import key_in
 from palermo.core.workflow import MAX_ADDED, PORTION, Graph, Member, StepJob, step_headers, step_id
-from palermo.core.workflow_rules import Flow, Members, Phase, View, generation_of, plans_of, signals_out, view
+from palermo.core.workflow_rules import Flow, Members, Phase, View, generation_of, plans_of, signals_out
 
 log = logging.getLogger("palermo.broker")
 
@@ -146,7 +146,7 @@ async def released(
 
 async def jobs_again(data: Data, stored: StoredFlow, now: float) -> AsyncIterator[Message]:
     """The jobs of all waiting and running steps and members, in the form of a new release."""
-    out = view(stored.flow).out
+    out = stored.flow.view.out
     async for message in _of_steps(data, stored, out, now):
         yield message
     for path, members in stored.flow.maps.items():
@@ -213,7 +213,7 @@ def _wrapped(message: Message, outputs: Value) -> Message:
 def jobs_out(flow: Flow) -> list[str]:
     """The paths of the steps and members whose jobs wait or run."""
     plans = plans_of(flow)
-    steps = [path for path in view(flow).out if path not in plans or not plans[path].signal]
+    steps = [path for path in flow.view.out if path not in plans or not plans[path].signal]
     return steps + [f"{path}:{number}" for path, members in flow.maps.items() for number in members.out()]
 
 
@@ -280,7 +280,7 @@ def read_flow(state: str | bytes | None) -> StoredFlow | None:
 
 def info_of(id: str, stored: StoredFlow) -> WorkflowInfo:
     """A workflow as an entry of the list, without its steps."""
-    known, flow, root = view(stored.flow), stored.flow, stored.message
+    known, flow, root = stored.flow.view, stored.flow, stored.message
     done, failed, total = _counts(flow, known)
     signals = signals_out(flow, known)
     return WorkflowInfo(
@@ -314,7 +314,7 @@ def _counts(flow: Flow, known: View) -> tuple[int, int, int]:
 
 def with_steps(info: WorkflowInfo, flow: Flow) -> WorkflowInfo:
     """The same entry with its steps."""
-    known, plans = view(flow), plans_of(flow)
+    known, plans = flow.view, plans_of(flow)
     return replace(
         info,
         steps={
@@ -361,7 +361,7 @@ async def _with_job(path: str, step: StepInfo, data: Data) -> StepInfo:
 
 def location_of(stored: StoredFlow) -> JobLocation:
     """The location of a workflow for a job search: a running job with progress, or a failed job."""
-    known, root = view(stored.flow), stored.message
+    known, root = stored.flow.view, stored.message
     if known.whole.over:
         why = _why_failed(stored.flow, known)
         failure = Failure(exception_class=_ERROR, message=why, stack_trace="", failed_at=0)

@@ -39,6 +39,7 @@ from palermo.contract.finding import JobLocation
 from palermo.contract.worker_info import CommandReply, WorkerCommand, WorkerList
 from palermo.contract.workflows import WorkflowInfo
 from palermo.core import journal_records
+from palermo.core.latest import remember
 from palermo.core.lifecycle import Ack, Fail, JobState, Settlement, StoredResult
 from palermo.core.message import Message
 from palermo.core.plain import message_to_plain
@@ -61,7 +62,6 @@ from palermo.core.workflow_rules import (
     retried,
     signalled,
     time_passed,
-    view,
 )
 from palermo.errors import NotFound
 
@@ -70,8 +70,8 @@ log = logging.getLogger("palermo.broker")
 #: Seconds that a worker has to end a job whose workflow has timed out.
 _END_WITHIN = 1.0
 
-#: Maximum number of due workflows handled at a time.
-_DUE = 100
+#: Maximum number of due workflows handled at a time, and of workflows kept in memory.
+_DUE, _LATEST = 100, 32
 
 
 class Ending(Struct, frozen=True):
@@ -153,6 +153,8 @@ class Workflows:
         self._cancel_jobs = cancel_jobs
         #: Held while this session changes a workflow, so that its slots don't force each other to retry.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        #: The workflows that this session stored last, by their stored form, so that they needn't be read again.
+        self._latest: dict[Stored, StoredFlow] = {}
 
     # Changes caused by jobs.
 
@@ -244,7 +246,7 @@ class Workflows:
             if stored is None:
                 return None
             now = generation_of(stored.flow, path)
-            if now == generation + 1 and path in view(stored.flow).out:
+            if now == generation + 1 and path in stored.flow.view.out:
                 # On RabbitMQ the state and the job need two steps. An earlier requeue changed the state, but its job
                 # did not reach its queue.
                 changes[:] = [put(replace(message, extra={**message.extra, GENERATION: now}))]
@@ -299,7 +301,7 @@ class Workflows:
 
     async def signal(self, id: str, name: str, value: StoredResult) -> None:
         def decide(stored: StoredFlow | None) -> StoredFlow | None:
-            if stored is None or view(stored.flow).whole.over:
+            if stored is None or stored.flow.view.whole.over:
                 raise NotFound(
                     f"workflow {id} is not waiting for signals, because it has not added steps yet or has ended."
                     f" `palermo status {id}` shows its state."
@@ -408,7 +410,7 @@ class Workflows:
         async with lock:
             while True:
                 (state,) = await self._states([id])
-                before = read_flow(state)
+                before = read_flow(state) if state is None or state not in self._latest else self._latest[state]
                 after = decide(before)
                 if not wanted():
                     return 0
@@ -435,7 +437,7 @@ class Workflows:
         now = clock.now()
         flow, known = advanced(after.flow, now)
         after = replace(after, flow=flow)
-        was = None if before is None else view(before.flow)
+        was = None if before is None else before.flow.view
         was_over = was is not None and was.whole.over
         data = Data(id, self._store.flow_data, fresh)
         out = known.out - {placed} - (frozenset() if was is None else was.out)
@@ -453,6 +455,7 @@ class Workflows:
         if known.whole.over and (known.whole.phase is not Phase.FAILED or after.flow.cancels):
             return conditions, [*steps, ("unset", "flows", id), ("forget_flow", id)]
         packed, at = msgpack.encode(after), due(after.flow)
+        remember(self._latest, packed, after, most=_LATEST)
         steps.append(("set", "flows", id, packed, False if at is None else at))
         return conditions, [*steps, *(("flow_data", id, name, value) for name, value in fresh.items())]
 

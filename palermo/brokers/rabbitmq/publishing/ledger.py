@@ -325,7 +325,7 @@ class Ledger(Generic[T]):
                 self.number += 1
                 self._snapshot = asyncio.ensure_future(self._write_snapshot(self.number, dict(states), before))
                 self._snapshot.add_done_callback(self._on_snapshot)
-        if self.unsure != self.refused.keys():
+        if self.unsure != self.refused.keys() and (self._recording is None or self._recording.done()):
             await self.commit({})
 
     async def _write_snapshot(self, number: int, states: Mapping[str, T], before: Sequence[Record]) -> None:
