@@ -10,7 +10,7 @@ core.*  errors                               standard library only, and little o
 
 import ast
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -97,25 +97,30 @@ class Module:
     name: str
     path: Path
 
-    @cached_property
-    def nodes(self) -> tuple[ast.AST, ...]:
-        """All of its syntax, in no order."""
-        return tuple(ast.walk(ast.parse(self.path.read_text(), filename=str(self.path))))
-
-    @cached_property
-    def imports(self) -> frozenset[str]:
+    @property
+    def imports(self) -> set[str]:
         """The dotted names of all it imports, wherever in the file and whatever for."""
-        return frozenset(self._imports())
+        return self.facts[0]
 
-    def _imports(self) -> Iterator[str]:
-        for node in self.nodes:
+    @cached_property
+    def facts(self) -> tuple[set[str], set[str], set[str]]:
+        """Its imports, attributes (those of os and time as "time.time"), and other names."""
+        imports, attributes, others = set[str](), set[str](), set[str]()
+        for node in ast.walk(ast.parse(self.path.read_text())):
             match node:
                 case ast.Import(names=names):
-                    yield from (alias.name for alias in names)
-                case ast.ImportFrom(module=module, names=names, level=0) if module is not None:
+                    imports |= {alias.name for alias in names}
+                case ast.ImportFrom(module=str(module), names=names, level=0):
                     # `from palermo.core import topology` imports palermo.core.topology, not a name of palermo.core.
-                    dotted = [f"{module}.{alias.name}" for alias in names]
-                    yield from (name if name in _names() else module for name in dotted)
+                    dotted = {f"{module}.{alias.name}" for alias in names}
+                    imports |= {name if name in _names() or module in ("os", "time") else module for name in dotted}
+                case ast.Attribute(value=ast.Name(id="os" | "time" as owner), attr=attribute):
+                    attributes |= {attribute, f"{owner}.{attribute}"}
+                case ast.Attribute(attr=attribute):
+                    attributes.add(attribute)
+                case ast.Name(id=name):
+                    others.add(name)
+        return imports, attributes, others
 
 
 @cache
@@ -194,13 +199,11 @@ def test_core_uses_only_what_is_pure() -> None:
 
 
 def impure(module: Module) -> set[str]:
-    foreign = {name for name in module.imports if not within(name, ("palermo",))}
-    used = {node.attr for node in module.nodes if isinstance(node, ast.Attribute)}
-    called = {node.id for node in module.nodes if isinstance(node, ast.Name)}
-
+    imports, attributes, others = module.facts
+    foreign = {name for name in imports if not within(name, ("palermo",))}
     impure_imports = {name for name in foreign if name not in _PURE and name.partition(".")[0] not in _PURE}
     # A parameter may be called `now`: it is how the present comes in.
-    return impure_imports | (used | called - {"now"}) & _IMPURE
+    return impure_imports | (attributes | others - {"now"}) & _IMPURE
 
 
 def test_everything_dangerous_stays_in_its_home() -> None:
@@ -208,14 +211,8 @@ def test_everything_dangerous_stays_in_its_home() -> None:
 
 
 def strayed(module: Module) -> set[str]:
-    used = set(module.imports)
-    for node in module.nodes:
-        match node:
-            case ast.Attribute(value=ast.Name(id="os" | "time" as owner), attr=attribute):
-                used.add(f"{owner}.{attribute}")
-            case ast.ImportFrom(module="os" | "time" as owner, names=names):
-                used |= {f"{owner}.{alias.name}" for alias in names}
-
+    imports, attributes, _ = module.facts
+    used = imports | {name for name in attributes if "." in name}
     return {
         thing
         for thing, homes in _HOMES.items()
