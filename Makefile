@@ -74,7 +74,7 @@ screenshots: $(VENV)/installed-dev
 	$(BIN)/python -m tests.screenshots
 
 NAME := enqueue drain
-bench: $(VENV)/installed-dev $(if $(filter peers,$(NAME)),$(PEERS)/installed)
+bench: $(VENV)/installed-dev $(if $(filter peers%,$(NAME)),$(PEERS)/installed)
 	set -e; for name in $(NAME); do $(BIN)/python -m benchmarks.$$name $(ARGS); done
 
 SECONDS := 600

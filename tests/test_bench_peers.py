@@ -1,5 +1,7 @@
 """The comparison with other job systems: its arithmetic, its table, and one workload that is really played."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,9 @@ def test_palermo_and_the_bare_client_drain_in_turns(rabbitmq_url: str, tmp_path:
     assert tour.left_out == {}
     assert {label: len(scores) for label, scores in tour.scores.items()} == {"raw": 2, "palermo": 2}
     assert all(score["rate"] > 0 for scores in tour.scores.values() for score in scores)
+
+
+@pytest.mark.slow
+def test_a_chord_of_palermo_has_the_right_sum(rabbitmq_url: str) -> None:
+    command = [sys.executable, "-m", "benchmarks.peers.chord", "palermo", "-n", "50", "--url", rabbitmq_url]
+    assert "sum right" in subprocess.run(command, check=True, capture_output=True, text=True, timeout=100).stdout
