@@ -21,8 +21,9 @@ TAG: Final = "$palermo"
 _TAG_BYTES: Final = TAG.encode()
 _BOM: Final = b"\xef\xbb\xbf"
 
-#: Decodes JSON to plain values.
+#: Decodes JSON to plain values, and encodes them.
 _decode: Final = msgspec.json.Decoder().decode
+_encode: Final = msgspec.json.Encoder().encode
 
 #: Returned if a value was not read.
 _UNREAD: Final = object()
@@ -61,7 +62,9 @@ class JsonSerializer:
     def dumps(self, value: object) -> bytes:
         if is_plain(value, _FORMAT):
             try:
-                return _ENCODER.encode(value).encode()
+                # Fast path: msgspec takes a sixth of the time, but writes nan as null.
+                body = _encode(value)
+                return body if b"null" not in body else _ENCODER.encode(value).encode()
             except ValueError:  # nan, a very long number, or half of a surrogate pair: `tagged` reports it
                 pass
         return _ENCODER.encode(tagged(value, _FORMAT)).encode()
