@@ -310,8 +310,8 @@ def _view(flow: Flow) -> View:
             return _PENDING
         if path in flow.stopped:
             return _OF_END[How.CANCELLED]
-        bad = sum(each.bad for each in those.values())
-        return _GOOD if members.failed_count + bad <= plan.may_fail else _OF_END[How.FAILED]
+        bad = members.failed_count + sum(each.bad for each in those.values())
+        return _GOOD if bad <= plan.may_fail else _OF_END[How.FAILED]
 
     def of_step(path: str, plan: Plan, before: Mapping[str, Status]) -> Status:
         if path not in flow.ends and path not in flow.maps:
@@ -383,7 +383,8 @@ def advanced(flow: Flow, now: float, *, window: int = WINDOW) -> tuple[Flow, Vie
         known = flow.view
     waits = {path: plan.timeout for path, plan in _signals(flow) if path in known.out and plan.timeout is not None}
     if waits.keys() != flow.alarms.keys():
-        flow = replace(flow, alarms={path: flow.alarms.get(path, now + seconds) for path, seconds in waits.items()})
+        alarms = {path: flow.alarms.get(path, now + seconds) for path, seconds in waits.items()}
+        flow = replace(flow, alarms=alarms)
     return flow, known
 
 

@@ -52,16 +52,12 @@ class Rewriter(Struct, frozen=True):
     def of(cls, serializers: Serializers, changes: Changes) -> Self:
         """Return a rewriter for these changes. Raises QueueNameInvalid, OptionInvalid."""
         queue, at = changes.get("queue"), changes.get("at")
-        return cls(
-            serializers,
-            changes.get("args"),
-            changes.get("kwargs"),
-            JobEdit(
-                queue=None if queue is None else check_new_queue(queue),
-                priority=check_priority(changes.get("priority")),
-                run_at=None if at is None else unix_seconds(at),
-            ),
+        rest = JobEdit(
+            queue=None if queue is None else check_new_queue(queue),
+            priority=check_priority(changes.get("priority")),
+            run_at=None if at is None else unix_seconds(at),
         )
+        return cls(serializers, changes.get("args"), changes.get("kwargs"), rest)
 
     @property
     def rewrites_arguments(self) -> bool:
@@ -94,17 +90,15 @@ class Rewriter(Struct, frozen=True):
             sign=media_type(message.content_type) == SIGNED,
             one=bool(message.topic) or (definition is not None and definition.one),
         )
-        return replace(
-            self.rest,
-            content=replace(
-                message,
-                body=encoded.body,
-                content_type=encoded.content_type,
-                content_encoding=encoded.content_encoding,
-                arguments=encoded.arguments,
-                preview=preview(args, kwargs),
-            ),
+        content = replace(
+            message,
+            body=encoded.body,
+            content_type=encoded.content_type,
+            content_encoding=encoded.content_encoding,
+            arguments=encoded.arguments,
+            preview=preview(args, kwargs),
         )
+        return replace(self.rest, content=content)
 
     def _arguments(self, message: Message) -> tuple[Sequence[object], Mapping[str, object]]:
         """Return the new arguments, with those of the message for parts that aren't changed."""

@@ -68,9 +68,12 @@ class CheckResult(Struct, frozen=True, kw_only=True):
         if self.problems:
             return "; ".join((*self.problems, *remarks))
         if self.worker is not None:
-            return "; ".join((f"worker {self.worker} {'cannot be checked' if self.trouble else 'answers'}", *remarks))
-        pending = count(sum(row["pending"] for row in self.queues), "job")
-        seen = f"{count(len(self.queues), 'queue')}, {pending} pending, {count(self.workers, 'worker')}"
+            answers = "cannot be checked" if self.trouble else "answers"
+            return "; ".join((f"worker {self.worker} {answers}", *remarks))
+        pending = sum(row["pending"] for row in self.queues)
+        seen = ", ".join(
+            (count(len(self.queues), "queue"), f"{count(pending, 'job')} pending", count(self.workers, "worker"))
+        )
         return "; ".join((seen, *remarks))
 
     def row(self) -> Row:
@@ -135,13 +138,8 @@ def compare(
         if row["name"] in ages and age is None:
             unknown.append(f"{name}age unknown")
     least = limits.workers or 0
-    few = [
-        (name, number)
-        for name, number in (
-            [(f"queue {row['name']}: ", row["workers"]) for row in rows] if limits.queues else [("", workers)]
-        )
-        if number < least
-    ]
+    counted = [(f"queue {row['name']}: ", row["workers"]) for row in rows] if limits.queues else [("", workers)]
+    few = [(name, number) for name, number in counted if number < least]
     if troubled:
         unknown += [f"{name}workers cannot be counted" for name, _ in few]
     else:
@@ -182,14 +180,8 @@ def _probed(inspector: Inspector, name: str, wanted: Callable[[Row], bool], prob
     except BrokerBlocked as error:
         trouble = Trouble(str(error).rstrip("."), "")
     is_blocked = trouble is not None and not trouble.stops_workers
-    return _with_trouble(
-        CheckResult(
-            problems=() if found or is_blocked else (f"{problem} through the broker",),
-            workers=len(answering),
-            worker=found or name,
-        ),
-        trouble,
-    )
+    problems = () if found or is_blocked else (f"{problem} through the broker",)
+    return _with_trouble(CheckResult(problems=problems, workers=len(answering), worker=found or name), trouble)
 
 
 def read_pidfile(path: str) -> int | None:

@@ -94,14 +94,8 @@ class FailedJobs(Context):
             return rewriter(fresh)
 
         judge = TakeJudge(Selection.of(which, self._shown), change)
-        return self._take_failed(
-            "requeue",
-            which,
-            judge,
-            options,
-            queue=rewriter.rest.queue,
-            details=OTHER_ARGUMENTS if rewriter.rewrites_arguments else "",
-        )
+        details = OTHER_ARGUMENTS if rewriter.rewrites_arguments else ""
+        return self._take_failed("requeue", which, judge, options, queue=rewriter.rest.queue, details=details)
 
     def discard(self, which: Which, **watching: Unpack[Watching]) -> list[TakenJob]:
         """Discard failed jobs: one id, several ids, or all that match a filter. Other options are as in `requeue`.
@@ -114,7 +108,8 @@ class FailedJobs(Context):
     def _take_failed(
         self, action: str, which: Which, judge: TakeJudge, watching: Watching, **facts: Any
     ) -> list[TakenJob]:
-        return self._take(action, which, judge, partial(self._sweep, ids=judge.selection.ids), watching, **facts)
+        sweep = partial(self._sweep, ids=judge.selection.ids)
+        return self._take(action, which, judge, sweep, watching, **facts)
 
     def _sweep(self, judge: Judge, progress: Progress | None = None, *, ids: Collection[str]) -> None:
         self._client.run(lambda broker: unless_blocked(broker, sweep_failed(broker, judge, progress, ids=ids)))
@@ -130,9 +125,8 @@ class FailedJobs(Context):
         count = settings.failed_max_count if max_count is None else max_count
         if age is None and count is None:
             return 0
-        return self._ask(
-            lambda broker: trim(broker, max_age=age, max_count=count, now=clock.now() if now is None else now)
-        )
+        at = clock.now() if now is None else now
+        return self._ask(lambda broker: trim(broker, max_age=age, max_count=count, now=at))
 
     def list(
         self,
@@ -157,5 +151,5 @@ class FailedJobs(Context):
         unique: dict[str, Message] = {}
         for message in page.messages:
             unique.setdefault(message.id, message)
-        total = page.total - len(page.messages) + len(unique)
-        return Listing(self._rows(tuple(unique.values()), JobState.FAILED), total, page.unseen)
+        copies = len(page.messages) - len(unique)
+        return Listing(self._rows(tuple(unique.values()), JobState.FAILED), page.total - copies, page.unseen)

@@ -36,7 +36,8 @@ class History(Context):
         """
         from palermo.history.statistics import report_row, summarize
 
-        report = summarize(self._client, clock.now() - _A_DAY if since is None else unix_seconds(since), progress)
+        begin = clock.now() - _A_DAY if since is None else unix_seconds(since)
+        report = summarize(self._client, begin, progress)
         now = self._snapshot()
         return report_row(report, now.queues, now.workers)
 

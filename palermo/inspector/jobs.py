@@ -127,11 +127,8 @@ class Jobs(Context):
     def lines(self, id: str, worker: str) -> list[str]:
         """Return the last 100 log lines of a running job, from its worker."""
         order = WorkerCommand(action="lines", id=check_id(id), workers=(worker,))
-        return [
-            str(line)
-            for answer in self._ask(lambda broker: broker.command(order, timeout=PROMPT), again=True)
-            for line in answer.values.get("lines", ())
-        ]
+        answers = self._ask(lambda broker: broker.command(order, timeout=PROMPT), again=True)
+        return [str(line) for answer in answers for line in answer.values.get("lines", ())]
 
     def waiting(self, id: str, queue: str = "") -> tuple[JobRow, Message] | None:
         """Return a waiting job's row and message, if found. `queue` is the queue to search, or ""."""
@@ -254,10 +251,8 @@ class Jobs(Context):
             if selection.includes(message):
                 found[message.id] = TakenJob(message.id, message.job, queue)
 
-        self._client.run(
-            lambda broker: broker.sweep(queue, stoppable(stop, reading(see)), progress=progress, only_look=True),
-            again=True,
-        )
+        judge = stoppable(stop, reading(see))
+        self._client.run(lambda broker: broker.sweep(queue, judge, progress=progress, only_look=True), again=True)
         return list(found.values())
 
     def recorded(self, id: str, *, progress: Progress | None = None) -> RecordedJob | None:
@@ -324,13 +319,8 @@ class Jobs(Context):
         if not change.empty:
             began = clock.now()
             self._change(message, change)
-            self._record(
-                "edit",
-                queue=change.queue,
-                ids=[id],
-                what=OTHER_ARGUMENTS if change.content is not None else None,
-                at=began,
-            )
+            what = OTHER_ARGUMENTS if change.content is not None else None
+            self._record("edit", queue=change.queue, ids=[id], what=what, at=began)
         return Job(id, change.queue or message.queue, message.job, _client=self._client)
 
     def _change(self, message: Message, change: JobEdit) -> None:
@@ -341,9 +331,8 @@ class Jobs(Context):
                 return
             # It has become due and may now be waiting in its queue.
         judge = TakeJudge(Selection(message.id), change.applied_to, queue=f"queue {message.queue}")
-        self._ask(
-            lambda broker: broker.sweep(message.queue, stoppable(lambda: message.id in judge.selection.seen, judge))
-        )
+        decide = stoppable(lambda: message.id in judge.selection.seen, judge)
+        self._ask(lambda broker: broker.sweep(message.queue, decide))
         if judge.refusal is not None:
             raise UsageError(f"{judge.refusal} Nothing was changed.")
         if not judge.taken:

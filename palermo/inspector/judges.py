@@ -122,10 +122,10 @@ class TakeJudge:
                 UsageError(f"job {job.id} is a step that is no longer failed, or a step after it has not ended.")
             )
             return
+        key = message.extra.get(UNIQUE_KEY)
         self._refuse(
             DuplicateJob(
-                f"job {job.id} needs the key {message.extra.get(UNIQUE_KEY)!r}, but another job has it, or a run of"
-                " this job has not ended."
+                f"job {job.id} needs the key {key!r}, but another job has it, or a run of this job has not ended."
             )
         )
 
@@ -232,6 +232,7 @@ class GroupJudge:
 
     def rows(self) -> list[Row]:
         """Return one row per group, largest first. `message` and `id` are those of the newest failure."""
+        ordered = sorted(self._groups.items(), key=lambda item: (-item[1].count, item[0]))
         return [
             {
                 "fingerprint": key,
@@ -243,7 +244,7 @@ class GroupJudge:
                 "last_seen": iso_instant(group.last),
                 "id": as_json(group.sample.id),
             }
-            for key, group in sorted(self._groups.items(), key=lambda item: (-item[1].count, item[0]))
+            for key, group in ordered
             if group.sample.failure is not None
         ]
 

@@ -79,6 +79,7 @@ class Keys(Context):
 
         Takes a second or more. A row has `key`, `id`, `queue` and `since`.
         """
+        found = self._ask(lambda broker: broker.keys.orphaned(), again=True)
         return [
             {
                 "key": printable(one.key),
@@ -86,7 +87,7 @@ class Keys(Context):
                 "queue": printable(one.queue),
                 "since": iso_instant(one.since),
             }
-            for one in self._ask(lambda broker: broker.keys.orphaned(), again=True)
+            for one in found
         ]
 
     def list(self) -> list[KeyRow]:

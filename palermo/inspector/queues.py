@@ -54,7 +54,8 @@ class Queues(Context):
 
     def _pause(self, action: str, queue: str, *, by: str, reason: str = "") -> None:
         by = by or self._actor.name
-        self._ask(lambda broker: (broker.pause if action.startswith("pause") else broker.resume)(queue, by=by))
+        pauses = action.startswith("pause")
+        self._ask(lambda broker: broker.pause(queue, by=by) if pauses else broker.resume(queue, by=by))
         self._record(action, by=by, queue=None if queue == EVERY_QUEUE else queue, what=reason or None)
 
     def all_paused(self) -> bool:
@@ -117,9 +118,10 @@ def unserved_text(found: Snapshot, queue: str) -> str:
     """
     if found.trouble is not None:
         return ""
-    known = {row["name"] for row in found.queues if row["workers"]}
-    if queue in known or any(row["answers"] and _serves(row["queues"], queue) for row in found.workers):
+    named = any(row["name"] == queue and row["workers"] for row in found.queues)
+    if named or any(row["answers"] and _serves(row["queues"], queue) for row in found.workers):
         return ""
+    known = {row["name"] for row in found.queues if row["workers"]}
     return f"no worker serves queue {queue!r}.{nearest(queue, sorted(known))}"
 
 

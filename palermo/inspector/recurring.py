@@ -69,7 +69,8 @@ class RecurringJobs(Context):
         wanted = recurring_job(name, times, job=job if definition is None else definition.name)
         announced = self._client.unique_job(wanted.job) if registry.find(wanted.job) is None else None
         made = entry(self._client, wanted, origin=RUNTIME, announced=announced)
-        before = {one.name: one for one in self._ask(lambda broker: broker.recurring(), again=True)}.get(name)
+        found = self._ask(lambda broker: broker.recurring(), again=True)
+        before = next((one for one in found if one.name == name), None)
         self._ask(lambda broker: broker.change_recurring(EntryChange.put(made)))
         self._record("put recurring", what=f"{name}: {_difference(before, made)}")
 
@@ -101,7 +102,5 @@ class RecurringJobs(Context):
 
     def list(self) -> list[RecurringRow]:
         """List all recurring jobs, by name. Arguments are None if decoding them would run foreign code."""
-        return [
-            _row(one, self._client.serializers, self._max_shown_bytes)
-            for one in self._ask(lambda broker: broker.recurring(), again=True)
-        ]
+        found = self._ask(lambda broker: broker.recurring(), again=True)
+        return [_row(one, self._client.serializers, self._max_shown_bytes) for one in found]

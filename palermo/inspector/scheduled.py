@@ -64,14 +64,8 @@ def _divided(filter: JobFilter, ids: frozenset[str] | None) -> tuple[ScheduledFi
     if filter.due_from is not None or filter.due_until is not None:
         due = filter.due_from or 0.0, MAX_SECONDS if filter.due_until is None else filter.due_until
     chosen = ScheduledFilter(ids=ids, queue=filter.queue, job=filter.job, retries=_RETRIES.get(filter.state), due=due)
-    return chosen, replace(
-        filter,
-        state=None if filter.state in _RETRIES else filter.state,
-        queue=None,
-        job=None,
-        due_from=None,
-        due_until=None,
-    )
+    state = None if filter.state in _RETRIES else filter.state
+    return chosen, replace(filter, state=state, queue=None, job=None, due_from=None, due_until=None)
 
 
 def _row(altered: AlteredJob, action: str, at: float | None) -> AlteredRow:

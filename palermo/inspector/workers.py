@@ -133,9 +133,10 @@ class Workers(Context):
         if named == ():
             return []
         command = WorkerCommand(action="memory", workers=named or ())
+        answers = self._ask(lambda broker: broker.command(command, timeout=PROMPT), again=True)
         return [
             {"worker": as_json(each.worker), **{name: as_json(each.values.get(name)) for name in ("memory", "cpu")}}
-            for each in self._ask(lambda broker: broker.command(command, timeout=PROMPT), again=True)
+            for each in answers
         ]
 
     def control(self, action: str, workers: str | Iterable[str] | None, *, by: str = "") -> list[Row]:

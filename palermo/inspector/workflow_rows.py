@@ -56,6 +56,12 @@ def info_of_record(record: Mapping[str, Any]) -> WorkflowInfo | None:
         )
     except ValidationError:
         return None  # written by another program
+    steps = {
+        str(path): StepInfo(
+            state=str(phase), after=after.get(path, ()), members=members.get(path), signal=path in signals
+        )
+        for path, phase in states.items()
+    }
     return WorkflowInfo(
         id=str(record["id"]),
         job=str(record.get("job") or ""),
@@ -66,12 +72,7 @@ def info_of_record(record: Mapping[str, Any]) -> WorkflowInfo | None:
         done=done,
         failed=failed,
         total=total,
-        steps={
-            str(path): StepInfo(
-                state=str(phase), after=after.get(path, ()), members=members.get(path), signal=path in signals
-            )
-            for path, phase in states.items()
-        },
+        steps=steps,
         left_out=left,
     )
 
@@ -94,10 +95,8 @@ def step_rows(
     inside: dict[str, list[str]] = {}
     for path, step in info.steps.items():
         inside.setdefault(path.rpartition("/")[0], []).append(step.state)
-    return [
-        _step_row(info, path, info.steps[path], serializers, known, running, inside)
-        for path in (info.steps if only is None else only)
-    ]
+    paths = info.steps if only is None else only
+    return [_step_row(info, path, info.steps[path], serializers, known, running, inside) for path in paths]
 
 
 def _step_row(
@@ -147,7 +146,8 @@ def _why(
             failed = any(one.when is When.FAILED for one in step.after)
             return "no step before it failed" if failed else "a step before it did not succeed"
         case "pending" if step.signal:
-            return "waits for its signal" + (f" until {iso_instant(step.until)}" if step.until is not None else "")
+            until = f" until {iso_instant(step.until)}" if step.until is not None else ""
+            return f"waits for its signal{until}"
         case "pending":
             return f"runs on {worker}" if worker else _in_queue(step, queues)
         case "expanded":

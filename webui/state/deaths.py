@@ -16,13 +16,11 @@ def deaths(site: Site, *, since: float | None = None) -> list[WorkerLife]:
     snapshot = live.sampler.last if live is not None else None
     if views is None or not views.ready or live is None or snapshot is None:
         return []
-    return [
-        life
-        for life in views.lives.deaths(snapshot.workers, snapshot.at, seen=live.sampler.seen)
-        if since is None or life.heard_at >= since
-    ]
+    found = views.lives.deaths(snapshot.workers, snapshot.at, seen=live.sampler.seen)
+    return [life for life in found if since is None or life.heard_at >= since]
 
 
 def fatal_runs(site: Site, job: str) -> set[tuple[str, str | None]]:
     """Return the runs of a job during which a worker died: the worker's id, and the run's start in ISO 8601."""
-    return {(life.id, iso_instant(run.started_at)) for life in deaths(site) for run in life.last_jobs if run.id == job}
+    runs = ((life.id, run) for life in deaths(site) for run in life.last_jobs)
+    return {(worker, iso_instant(run.started_at)) for worker, run in runs if run.id == job}

@@ -95,9 +95,8 @@ class JournalViews:
         """
         if not self.ready:
             return None
-        return self._reports.of(
-            (window, *sorted(chosen.items())), lambda: self.statistics.report(window, **chosen)
-        ).get()
+        key = (window, *sorted(chosen.items()))
+        return self._reports.of(key, lambda: self.statistics.report(window, **chosen)).get()
 
     def range_report(self, since: float, until: float, **chosen: str) -> Report | None:
         """Return the report between two instants in Unix seconds, reading that part of the journal.

@@ -110,14 +110,8 @@ def _ended(site: Site, id: str) -> WorkflowInfo | None:
     """Return a finished workflow from the journal."""
     views = journal_views(site)
     views.wait_until_read()
-    return next(
-        (
-            info
-            for entry in reversed(views.index.of(id))
-            if WORKFLOW in entry.more and (info := _info_of(entry)) is not None
-        ),
-        None,
-    )
+    entries = (entry for entry in reversed(views.index.of(id)) if WORKFLOW in entry.more)
+    return next((info for entry in entries if (info := _info_of(entry)) is not None), None)
 
 
 def _info_of(entry: Entry) -> WorkflowInfo | None:
@@ -139,12 +133,13 @@ def _run(step: Row, entry: Entry | None) -> Row:
         return {"attempt": None, "took": None, "ended_at": None, "error": None}
     row = entry.row()
     known = {name: step[name] or row[name] or None for name in ("job", "queue")}
-    return {**known, **{name: row[name] for name in ("attempt", "took", "error")}, "ended_at": iso_instant(entry.at)}
+    ended = {"attempt": row["attempt"], "took": row["took"], "ended_at": iso_instant(entry.at), "error": row["error"]}
+    return {**known, **ended}
 
 
 def _members(running: Mapping[str, Row], id: str, row: Row) -> Iterator[Row]:
     """Yield some of a map's running members."""
     if row["running"]:
         prefix = step_id(id, f"{row['name']}:")
-        found = [{"id": id, "worker": job["worker"]} for id, job in running.items() if id.startswith(prefix)]
-        yield from found[: tuning.SOME]
+        found = [job for job in running.values() if job["id"].startswith(prefix)]
+        yield from ({"id": job["id"], "worker": job["worker"]} for job in found[: tuning.SOME])

@@ -17,7 +17,8 @@ class StepTenants:
         self._workflows = workflows
 
     async def of(self, queue: str) -> list[Tenant]:
-        return sorted(await self._store.tenants(queue), key=lambda tenant: (-tenant.pending, tenant.name))
+        found = await self._store.tenants(queue)
+        return sorted(found, key=lambda tenant: (-tenant.pending, tenant.name))
 
     async def totals(self) -> Mapping[str, int]:
         return await self._store.tenant_jobs()

@@ -251,7 +251,8 @@ async def record_of(id: str, data: Data, stored: StoredFlow, known: View, now: f
     (packed,) = await data.get(["o:"]) if phase is Phase.DONE else [None]
     if packed is None or root.keep_result is False:
         return record
-    result = _plain(await data.filled("", unpack(packed, Value))).stored
+    value = await data.filled("", unpack(packed, Value))
+    result = _plain(value).stored
     refused = why_not_stored(result, MAX_RESULT)
     return record | ({"refused": refused} if refused else {"result": result.to_plain()})
 
@@ -315,19 +316,17 @@ def _counts(flow: Flow, known: View) -> tuple[int, int, int]:
 def with_steps(info: WorkflowInfo, flow: Flow) -> WorkflowInfo:
     """The same entry with its steps."""
     known, plans = flow.view, plans_of(flow)
-    return replace(
-        info,
-        steps={
-            path: StepInfo(
-                state=str(status.phase),
-                after=plans[path].after,
-                signal=plans[path].signal,
-                until=flow.alarms.get(path),
-                members=_members_of(flow, known, path, plans[path].members),
-            )
-            for path, status in known.steps.items()
-        },
-    )
+    steps = {
+        path: StepInfo(
+            state=str(status.phase),
+            after=plans[path].after,
+            signal=plans[path].signal,
+            until=flow.alarms.get(path),
+            members=_members_of(flow, known, path, plans[path].members),
+        )
+        for path, status in known.steps.items()
+    }
+    return replace(info, steps=steps)
 
 
 def _members_of(flow: Flow, known: View, path: str, total: int | None) -> MembersInfo | None:
@@ -336,7 +335,8 @@ def _members_of(flow: Flow, known: View, path: str, total: int | None) -> Member
     members = flow.maps.get(path, Members())
     apart = [known.apart[f"{path}:{number}"] for number in members.apart]
     out = members.released - members.over_count + sum(not status.over for status in apart)
-    return MembersInfo(members.released - out, members.failed_count + sum(status.bad for status in apart), out, total)
+    failed = members.failed_count + sum(status.bad for status in apart)
+    return MembersInfo(members.released - out, failed, out, total)
 
 
 async def with_jobs(info: WorkflowInfo, data: Data) -> WorkflowInfo:

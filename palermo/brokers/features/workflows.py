@@ -332,14 +332,12 @@ class Workflows:
 
     async def all(self) -> list[WorkflowInfo]:
         """All active and failed workflows, oldest first."""
-        return sorted(
-            [
-                info_of(text_of(id), stored)
-                async for id, state in self._store.scan("flows")
-                if (stored := read_flow(state)) is not None
-            ],
-            key=lambda info: info.began_at,
-        )
+        found = [
+            info_of(text_of(id), stored)
+            async for id, state in self._store.scan("flows")
+            if (stored := read_flow(state)) is not None
+        ]
+        return sorted(found, key=lambda info: info.began_at)
 
     async def find(self, id: str) -> WorkflowInfo | None:
         (state,) = await self._states([id])
@@ -355,7 +353,8 @@ class Workflows:
         if stored is None:
             return []
         plans = plans_of(stored.flow)
-        return [step_id(id, path) for path in failed_runs(stored.flow) if path not in plans or not plans[path].signal]
+        failed = (path for path in failed_runs(stored.flow) if path not in plans or not plans[path].signal)
+        return [step_id(id, path) for path in failed]
 
     async def has_ended(self, id: str, path: str, generation: int) -> bool:
         """Whether the end of this run of a step is stored; False if its workflow is finished or unknown."""
@@ -379,7 +378,8 @@ class Workflows:
         """These jobs, and the workflows with the other ids, as running jobs, or, if `failed`, as failed ones."""
         jobs = list(found)
         states = await self._states(sorted(set(ids) - {job.id for job in jobs}))
-        places = [location_of(stored) for state in states if (stored := read_flow(state)) is not None]
+        flows = [stored for state in states if (stored := read_flow(state)) is not None]
+        places = [location_of(one) for one in flows]
         return jobs + [place for place in places if failed or place.state == JobState.WORKING]
 
     async def next_due(self) -> float | None:
