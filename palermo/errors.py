@@ -209,7 +209,7 @@ class JobExpired(JobError):
 
 
 class DuplicateJob(JobError):
-    """Another job, `id`, holds this job's unique key. `state` says if that job is waiting, running or finished."""
+    """Another job, `id`, holds this job's unique key. `state` says whether that job is waiting, running or finished."""
 
     def __init__(self, text: str, *, id: str = "", state: str = "") -> None:
         super().__init__(text)
@@ -257,7 +257,7 @@ class ResultRefused(ResultError):
 
 
 class JournalOff(ResultError):
-    """The setting journal is off, so return values aren't recorded."""
+    """The `journal` setting is off, so return values aren't recorded."""
 
 
 class NotFound(PalermoError):

@@ -8,8 +8,8 @@ from contextlib import suppress
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """Return a new event loop.
 
-    Opens closed standard descriptors on /dev/null first. Otherwise one of the loop's files could get such a number, and
-    uvloop aborts the process when it closes that file.
+    Opens closed standard descriptors on /dev/null first. Otherwise one of the loop's files could get such a descriptor,
+    and uvloop aborts the process when it closes that file.
     """
     for descriptor in range(3):
         try:

@@ -118,7 +118,7 @@ class TempIndex:
             yield
         except sqlite3.Error as error:
             raise StoreInvalid(
-                f"{self._name} cannot be used: {error}. It is in temporary files: free some space, or set"
+                f"{self._name} cannot be used: {error}. It is stored in temporary files. Free some disk space, or set"
                 " TMPDIR to another folder."
             ) from error
 

@@ -32,7 +32,7 @@ class PickleSerializer:
     def loads(self, data: bytes, classes: Mapping[str, type]) -> object:
         try:
             return pickle.loads(data)
-        except Exception as error:  # unpickling runs foreign code, which may raise anything
+        except Exception as error:  # unpickling runs untrusted code, which may raise anything
             raise DecodeError(
                 f"the body cannot be unpickled: {type(error).__name__}: {error}. Classes are found by import, "
                 "so the worker must be able to import them by the names they had where the job was enqueued."

@@ -1,4 +1,4 @@
-"""The signed wrapper: proof that someone with the key wrote a body for this job and this id.
+"""The signed wrapper: proof that a holder of the key wrote a body for this job and this id.
 
 The body is one line of ASCII and then the unchanged inner body:
 

@@ -341,7 +341,7 @@ def restored(kind: object, value: Any, name: object, classes: Mapping[str, type]
 
 
 def _hashed(kind: str, items: list[Any], classes: Mapping[str, type]) -> object:
-    """A set or dict with many members. For FOR_DISPLAY, one that is expensive to build stays Unrestored."""
+    """A set or dict with many members. For FOR_DISPLAY, one that is expensive to build remains Unrestored."""
     keys = [key for key, _ in items] if kind == "dict" else items
     if not _UNGUESSED.issuperset(map(type, keys)):
         if classes is FOR_DISPLAY:
@@ -382,7 +382,7 @@ def _instance(kind: str, value: Any, name: str, classes: Mapping[str, type]) -> 
         raise DecodeError(
             f"the body has a value that cannot become a {name}: {type(error).__name__}: {error}"
         ) from error
-    raise DecodeError(f"the body has a {kind} of {name!r:.120}, which is {cls.__name__} here, not a {kind}.")
+    raise DecodeError(f"the body has a {kind} of {name!r:.120}, which in this program is {cls.__name__}, not a {kind}.")
 
 
 def _dataclass(cls: type[Any], values: dict[str, object]) -> object:

@@ -418,7 +418,7 @@ def alter_scheduled(
     retries: bool | None = None,
     wait: float = tuning.STALE,
 ) -> Operation:
-    """Cancel, run, move, retry or give up scheduled jobs. The rows are as in inspector.scheduled.cancel.
+    """Cancel, run, move, retry or give up on scheduled jobs. The rows are as in inspector.scheduled.cancel.
 
     Jobs are moved to the instant `at`, or each by `later` seconds. With `retries`, only retries are changed. Returns
     when it has ended, or after `wait` seconds.

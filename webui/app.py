@@ -61,7 +61,7 @@ def create_app(
 
     The client is created from the settings unless one is given. It connects on first use, and reconnects automatically.
     `auth` finds the user of a request, and replaces the settings web_users and web_oidc_issuer. Without any of these,
-    all programs on this machine have access, and no other machine. Other keywords are the settings `web_*` without that
+    all programs on this machine have access, and no other machine. Other keywords are the `web_*` settings without that
     prefix: `read_only=True`, `hosts=["jobs.example.com"]`.
 
     Raises SettingInvalid.
@@ -75,8 +75,8 @@ def create_app(
     far = [host for host in chosen.web_hosts if not is_loopback(host)]
     if isinstance(auth, LocalAccess) and far:
         raise SettingInvalid(
-            f"web_hosts names {far[0]!r}, but without authentication the web pages are for this machine only."
-            " Set web_users or web_oidc_issuer, or pass auth= to create_app. See docs/guides/web.md."
+            f"web_hosts contains {far[0]!r}, but without authentication the web pages can only be opened on this"
+            " machine. Set web_users or web_oidc_issuer, or pass auth= to create_app. See docs/guides/web.md."
         )
     client = client or Client(given)
     site = Site(

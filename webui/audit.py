@@ -97,7 +97,9 @@ def audited_action(visit: Visit, action: str, **what: object) -> Iterator[dict[s
         _audit_undone(visit, action, "refused", **what)
         if visit.site.read_only:
             raise Refused(403, "these pages are read-only, so nothing can be changed here.")
-        raise Refused(403, f"this needs the role {role.word}, but {visit.user.name} is {visit.user.role.word}.")
+        raise Refused(
+            403, f"this requires the {role.word} role, but {visit.user.name} has the {visit.user.role.word} role."
+        )
     facts: dict[str, object] = {}
     try:
         yield facts

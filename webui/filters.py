@@ -38,14 +38,14 @@ PageLimit = Annotated[int, Query(ge=1, le=tuning.LIMIT, description="Rows per pa
 
 
 class Paging(Struct, frozen=True):
-    """A page of a list: its number, from 1, and how many rows a page has."""
+    """A page of a list: its number, from 1, and the number of rows per page."""
 
     number: int = 1
     limit: int = tuning.ROWS
 
     @property
     def offset(self) -> int:
-        """How many rows are on the pages before it."""
+        """The number of rows on earlier pages."""
         return (self.number - 1) * self.limit
 
     def cut(self, rows: Sequence[T]) -> list[T]:
@@ -180,7 +180,7 @@ def only_one(**names: str | None) -> dict[str, str]:
 def time_range(since: str | None, until: str | None) -> tuple[float, float] | None:
     """Return the requested time range in Unix seconds, or None.
 
-    Each bound is an instant with a zone or a duration ago. `until` defaults to now. Raises Refused (422).
+    Each bound is an instant with a zone, or a duration before now. `until` defaults to now. Raises Refused (422).
     """
     if not since and not until:
         return None

@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "scheduled": ("palermo.cli.scheduled:scheduled", "List, cancel, run or reschedule scheduled jobs."),
     "retries": (
         "palermo.cli.scheduled:retries",
-        "List jobs waiting for a retry, retry them now, or give them up.",
+        "List jobs waiting for a retry, retry them now, or give up on them.",
     ),
     "unique": ("palermo.cli.unique:unique", "List or free the keys of unique jobs."),
     "workflows": ("palermo.cli.workflows:workflows", "List or show workflows, retry failed steps, or send signals."),

@@ -100,7 +100,8 @@ def resume(context: Context, /, queues: tuple[str, ...], every: bool) -> None:
     before = {row["name"]: row for row in inspector.queues.list()}
     if "*" in queues and "*" not in before:
         raise QueueNameInvalid(
-            "queue name '*' is not a pattern here. `palermo resume --all` ends the pause of all queues."
+            "`palermo resume` takes no patterns, and no queue is named '*'. Use `palermo resume --all` to resume all"
+            " queues."
         )
     for queue in queues:
         inspector.queues.resume(queue)
@@ -196,7 +197,7 @@ def _question_about_workers(verb: str, alive: Sequence[Row], named: Sequence[str
 
 def _answer_text(action: str, row: Row) -> str:
     if not row["answered"]:
-        return "no answer; it may still obey"
+        return "no answer; it may still execute the command"
     if "error" in row:
         return f"failed: {row['error']}"
     if "jobs" not in row:
@@ -317,12 +318,13 @@ def dequeue(
             removed = inspector.jobs.dequeue(job, args, kwargs, queue=chosen, progress=show)
     click.echo(f"removed {count(removed, 'job')} from queue {safe(chosen)}.")
     same = "".join(f" --{name} JSON" for name, value in (("args", args), ("kwargs", kwargs)) if value is not None)
-    hint = f"scheduled and still to run: `palermo scheduled cancel --all --job '={job}'{same}` cancels them"
+    scheduled = count(len(later), "matching scheduled job")
+    hint = f"cancel {scheduled}, run `palermo scheduled cancel --all --job '={job}'{same}`."
     if not removed:
-        but = f" {count(len(later), 'such job')} {hint}." if later else ""
-        raise NotFound(f"no such job {job} is waiting in queue {chosen!r}.{but}")
+        but = f" To {hint}" if later else ""
+        raise NotFound(f"no matching job {job} is waiting in queue {chosen!r}.{but}")
     if later:
-        note(f"{count(len(later), 'such job')} {hint}.")
+        note(f"to {hint}")
 
 
 def _question_about(inspector: Inspector, job: str, args: Any, kwargs: Any, queue: str) -> str:

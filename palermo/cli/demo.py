@@ -50,7 +50,10 @@ def demo(context: Context, concurrency: int, files: int, keep: bool, web: bool, 
 
     exchange = context.exchange or EXCHANGE
     if not exchange.startswith(EXCHANGE):
-        raise misuse(f"the demo deletes everything in its exchange; choose one that begins with {EXCHANGE}, or none")
+        raise misuse(
+            f"the demo deletes everything in its exchange; choose one that begins with {EXCHANGE}, or leave --exchange"
+            " out"
+        )
     options = DemoOptions(
         url=context.broker_url,
         exchange=exchange,

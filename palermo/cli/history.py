@@ -53,7 +53,8 @@ _TIMES = ("min", "mean", "p50", "p90", "p95", "p99", "max")
 def history(context: Context, /, id: str | None, limit: int, page: int, **filters: Any) -> None:
     """List finished jobs, newest first. With ID, show the timeline of that job, oldest first.
 
-    The setting journal controls which jobs are recorded: only failed jobs ("failures") or all jobs ("all").
+    The journal setting controls which jobs are recorded: "failures" records only failed jobs, and "all" records every
+    job.
     """
     wanted = wanted_jobs(**filters)
     if id is not None:

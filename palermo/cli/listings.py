@@ -94,7 +94,7 @@ def limits(context: Context, /) -> None:
         field("Running"),
         field("Waiting"),
     ]
-    print_rows(context.inspector().keys.limits(), columns, none="no limited job runs or waits.")
+    print_rows(context.inspector().keys.limits(), columns, none="no limited job is running or waiting.")
 
 
 @click.command()

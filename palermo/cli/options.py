@@ -34,7 +34,7 @@ def parse_concurrency(text: str) -> int:
 
         return usable_processors()
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise click.BadParameter(f'{text!r} is neither a number from 1 nor "auto", the number of processors.')
+        raise click.BadParameter(f'{text!r} is invalid; give a number from 1, or "auto" for the number of processors.')
     return int(text)
 
 
@@ -161,7 +161,7 @@ def _json(option: str, kind: type, wanted: str) -> Callable[[click.Context, clic
     def read(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
         value = parsed_json(text, option)
         if text is not None and not isinstance(value, kind):
-            raise misuse(f"{option} is a JSON {_KINDS.get(type(value), 'number')}, not {wanted}")
+            raise misuse(f"{option} is a JSON {_KINDS.get(type(value), 'number')}; it must be {wanted}")
         return value
 
     return read

@@ -139,7 +139,7 @@ def progress(verb: str, of: str = "") -> Iterator[Callable[[SweepProgress], None
             note(f"{verb}: {swept.seen:,} of {swept.total:,} {of}")
         else:
             done = swept.moved + swept.removed
-            note(f"{verb}: looked at {swept.seen:,} of {count(swept.total, 'job')}, took {done:,}")
+            note(f"{verb}: checked {swept.seen:,} of {count(swept.total, 'job')}, took {done:,}")
 
     yield line
 

@@ -1,4 +1,4 @@
-"""`palermo scheduled` and `retries`: list and change scheduled jobs and jobs that wait for a retry."""
+"""`palermo scheduled` and `retries`: list and change scheduled jobs and jobs waiting for a retry."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -146,7 +146,7 @@ def _chosen(
     """
     by_arguments = args is not None or kwargs is not None
     if by_arguments and (ids or not every or not filters["job"]):
-        raise misuse("--args and --kwargs select among the jobs of one name; add --all and --job NAME")
+        raise misuse("--args and --kwargs can only be used with --all and --job NAME")
     chosen = chosen_jobs(context, SCHEDULED_JOBS, filters, ids=ids, every=every)
     if not isinstance(chosen, JobFilter):
         return chosen
@@ -184,7 +184,7 @@ def print_altered(rows: Sequence[Row]) -> None:
 
 @click.group()
 def retries() -> None:
-    """List jobs waiting for a retry, retry them now, or give them up."""
+    """List jobs waiting for a retry, retry them now, or give up on them."""
 
 
 @retries.command("list")
@@ -220,5 +220,5 @@ def retry_now(context: Context, /, **selection: Any) -> None:
 @selection_options(_filters)
 @click.pass_obj
 def give_up(context: Context, /, **selection: Any) -> None:
-    """Move jobs waiting for a retry to the failed jobs, as if they had no retries left."""
+    """Move jobs waiting for a retry to the failed queue, as if they had no retries left."""
     _alter(context, "Give up", ScheduledJobs.give_up, retries=True, **selection)

@@ -72,7 +72,7 @@ def web(
     address = _address(host)
     if not settings.has_sign_in and not (address and address.is_loopback):
         raise SettingInvalid(
-            f"on {host} other machines can reach the web pages, so they need authentication. Create a users file with"
+            f"other machines can reach the web pages on {host}, so they need authentication. Create a users file with"
             " `palermo web-user NAME >> users` and add --users users, or listen on 127.0.0.1."
         )
     from palermo.webui import create_app

@@ -145,7 +145,7 @@ def worker(
 ) -> None:
     """Run the jobs of each MODULE, such as shop.tasks, which is imported from the current directory or the Python path.
 
-    'shop.*' stands for a package and all modules below it. Without MODULE, the setting `imports` applies. Other modules
+    'shop.*' stands for a package and all modules below it. Without MODULE, the `imports` setting applies. Other modules
     of these packages are imported when one of their jobs arrives.
 
     TERM and INT let running jobs finish; a second INT kills them. QUIT waits for them without a limit. Killed jobs run
@@ -153,7 +153,10 @@ def worker(
     running jobs, and TTIN logs their stacks. docs/reference/signals.md lists all signals.
     """
     if workers > 1 and options["pidfile"]:
-        raise click.UsageError("--pidfile is for one worker; leave it out with --workers", click.get_current_context())
+        raise click.UsageError(
+            "--pidfile names the file of a single worker and cannot be combined with --workers",
+            click.get_current_context(),
+        )
     selection = QueueSelection.parse(",".join(queues)) if queues else None
     settings = context.settings(metrics_port=metrics_port, metrics_host=metrics_host)
     modules = modules or tuple(settings.imports)
@@ -164,7 +167,7 @@ def worker(
         )
     if workers > 1 and settings.metrics_port:
         raise click.UsageError(
-            f"{workers} workers cannot share --metrics-port {settings.metrics_port}; with 0 each one picks a port",
+            f"{workers} workers cannot share --metrics-port {settings.metrics_port}; give 0 to let each pick a port",
             click.get_current_context(),
         )
     with imports():

@@ -35,7 +35,7 @@ def list_workflows(context: Context, /) -> None:
         field("Since"),
         ("Waits for", lambda row: ", ".join(row["waits_for"])),
     ]
-    print_rows(context.inspector().workflows.list(), columns, none="no workflow runs or has failed.")
+    print_rows(context.inspector().workflows.list(), columns, none="no workflow is running or has failed.")
 
 
 @workflows.command("show")

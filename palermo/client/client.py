@@ -71,7 +71,7 @@ class Client:
         checked and its hooks don't run. It is unique if a worker has announced it as unique. Raises OptionInvalid if
         its key can only be computed by its code and `unique_key` isn't given.
 
-        Raises ArgumentsInvalid, SerializationError, QueueNameInvalid, IdInvalid, and within the setting publish_timeout
+        Raises ArgumentsInvalid, SerializationError, QueueNameInvalid, IdInvalid, and within `publish_timeout`
         BrokerUnavailable, BrokerRefused or PublishRefused.
         """
         return self.enqueue_as("", job, args, kwargs, **options)
@@ -137,9 +137,9 @@ class Client:
         """Publish an event to all groups that subscribe to its topic, and return its id once the broker has confirmed
         it.
 
-        Raises TopicInvalid, SerializationError, NoSubscriber if nothing subscribes to the topic and the setting
-        events_unsubscribed refuses such events, and within the setting publish_timeout BrokerUnavailable, BrokerRefused
-        or PublishRefused.
+        Raises TopicInvalid, SerializationError, NoSubscriber if nothing subscribes to the topic and
+        `events_unsubscribed` refuses such events, and within `publish_timeout` BrokerUnavailable, BrokerRefused or
+        PublishRefused.
         """
         io = self._io()
         with tracing.enqueuing(topic) as span:

@@ -27,7 +27,7 @@ def signal(client: JobClient, id: str, name: str, value: Any) -> Question[None]:
             " elsewhere and send a reference to it."
         )
     if not name:
-        raise OptionInvalid("a signal needs a name: the name of the step that waits for it.")
+        raise OptionInvalid("a signal needs the name of the step that waits for it.")
 
     async def ask(watch: JournalWatch) -> None:
         await (await watch.session()).workflows.signal(id, name, stored)

@@ -79,7 +79,7 @@ class Enqueuer(Generic[P, R]):
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store one job with these arguments, and return once the broker has confirmed it.
 
-        Raises ArgumentsInvalid, EncodeError, BodyTooLarge, and within the setting publish_timeout BrokerUnavailable,
+        Raises ArgumentsInvalid, EncodeError, BodyTooLarge, and within `publish_timeout` BrokerUnavailable,
         BrokerRefused or PublishRefused.
         """
         return _client().enqueue(self.definition, args, kwargs, **self.given)

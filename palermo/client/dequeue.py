@@ -93,7 +93,7 @@ class SameArguments:
     """A predicate for messages with exactly these arguments.
 
     Arguments are compared in their decoded form, where 1 differs from True but a tuple equals a list. Pickled arguments
-    never match, because decoding them would run foreign code.
+    never match, because decoding them would run untrusted code.
 
     Raises EncodeError if the arguments can't be serialized.
     """

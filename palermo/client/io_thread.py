@@ -4,7 +4,7 @@ Other threads pass messages to it and wait, and their confirms overlap on the on
 costs up to a tenth of a publish. A publish therefore takes one call into the loop and one lock back, or just the lock
 if the thread can send its message itself. The work in the loop is in client/sender.py.
 
-The setting publish_timeout covers everything: name lookup, connecting, discovering that a session is dead, and
+The `publish_timeout` setting covers everything: name lookup, connecting, discovering that a session is dead, and
 publishing again. A session that doesn't answer a single small message for half of that time is treated as a black hole,
 for example a connection that a firewall dropped without a reset. It is replaced while there is time to publish again.
 Many messages, a large message and keyed jobs may legitimately take that long. Publishing again may duplicate a job but

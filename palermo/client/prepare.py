@@ -324,8 +324,8 @@ def _unique_key(call: JobCall, chosen: Mapping[str, Any], serializers: Serialize
     if announced and given is None and (announced.keyed_by_code or (announced.parameters is None and not id)):
         made = "by a function" if announced.keyed_by_code else "from a default value in the code"
         raise OptionInvalid(
-            f"job {name!r} was not enqueued: its unique key is computed {made}, but its code is not imported here."
-            " Import the code (PALERMO_IMPORTS), or give the key as text (unique_key, --unique-key)."
+            f"job {name!r} was not enqueued: its unique key is computed {made}, but this program has not imported the"
+            " code. Import it (PALERMO_IMPORTS), or give the key as text (unique_key, --unique-key)."
         )
     if given is None and id:
         return f"id:{id}"

@@ -1,7 +1,7 @@
 """A job's arguments and options as recorded in the journal.
 
-Records are redacted by the setting web_redact, and limited by the setting journal_arguments. If a record doesn't
-contain the exact arguments, `inexact` says why: SHORTENED, HIDDEN, CONVERTED or UNREADABLE.
+Records are redacted by `web_redact`, and limited by `journal_arguments`. If a record doesn't contain the exact
+arguments, `inexact` says why: SHORTENED, HIDDEN, CONVERTED or UNREADABLE.
 """
 
 import json
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from palermo.contract.serialization import Serializers
     from palermo.settings.settings import Settings
 
-#: Why a record doesn't contain the exact arguments: they exceeded the setting journal_arguments, some are hidden, they
-#: were not serialized as JSON, or reading them would run foreign code. Readers add EDITED if a user has changed them
-#: since.
+#: Why a record doesn't contain the exact arguments: they exceeded `journal_arguments`, some are hidden, they were not
+#: serialized as JSON, or reading them would run untrusted code. Readers add EDITED if a user has changed them since.
 SHORTENED, HIDDEN, CONVERTED, UNREADABLE = "shortened", "hidden", "converted", "unreadable"
 EDITED = "edited"
 

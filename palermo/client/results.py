@@ -76,7 +76,7 @@ def check_on(client: JobClient) -> None:
     """Raise JournalOff if the journal is off."""
     if client.settings.journal == JournalLevel.OFF:
         raise JournalOff(
-            'the setting "journal" is "off", so outcomes and results of jobs are not recorded. Set it to'
+            'the "journal" setting is "off", so outcomes and results of jobs are not recorded. Set it to'
             ' "failures" or "all", for workers and clients.'
         )
 
@@ -130,7 +130,7 @@ def serialized_result(record: Record) -> StoredResult | None:
         raise _failed(record)
     refused = record.get("refused")
     if refused:
-        raise ResultRefused(f"job {id} is done, and {refused}")
+        raise ResultRefused(f"job {id} is done, but {refused}")
     value = result_of_record(record)
     if value is not None or record.get("skipped"):
         return value
@@ -138,7 +138,7 @@ def serialized_result(record: Record) -> StoredResult | None:
 
 
 def result_as_json(client: JobClient, record: Record) -> Any:
-    """Return a job's result as JSON values; None if its end's record contains none. Runs no foreign code."""
+    """Return a job's result as JSON values; None if its end's record contains none. Runs no untrusted code."""
     value = result_of_record(record)
     if value is None:
         return None

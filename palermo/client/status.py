@@ -313,11 +313,11 @@ _KEY_CLOSED = "it has ended, since dedupe blocks its key, and the journal has no
 
 #: Why the journal doesn't contain a job, by journal level.
 _SILENCE = {
-    JournalLevel.OFF: 'The setting "journal" is "off", so jobs that have ended are not recorded.',
+    JournalLevel.OFF: 'The "journal" setting is "off", so jobs that have ended are not recorded.',
     JournalLevel.FAILURES: "It may have succeeded: at the journal level failures, successful jobs are recorded"
     " only if their result is kept.",
     JournalLevel.ALL: "The journal has no record of it either. Check the id. Its record may have"
-    " been too old to be kept, or its worker has another journal level or was killed before it wrote the record.",
+    " expired, or its worker has another journal level or was killed before it wrote the record.",
 }
 
 

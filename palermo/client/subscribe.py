@@ -21,7 +21,7 @@ def subscribe(*topics: str, group: str, from_start: bool = False, **options: Unp
     """Declare a function as the handler of these topics' events, once per group of workers.
 
     In a topic, `*` matches one word and `#` any number of words. `group` names the subscriber. Its events wait in a
-    queue of its own, even while none of its workers is running. With `from_start`, a new group starts with the kept
+    separate queue, even while none of its workers is running. With `from_start`, a new group starts with the kept
     events. The options are those of a job's runs: `retries`, `backoff`, `retry_for`, `retry_on`, `discard_on`,
     `timeout` and `keep_result`. The topic of the event is `palermo.current_job().topic`.
 

@@ -185,8 +185,8 @@ class Building:
         """Raise RuntimeError in another thread, or once the run has ended."""
         if self._closed or threading.get_ident() != self._thread:
             raise RuntimeError(
-                "steps can be added only while the workflow's function runs, in its own thread, or before a workflow"
-                " made by hand is enqueued. To enqueue such a workflow again, build it again."
+                "steps can only be added while the workflow's function runs, in its own thread. A workflow built"
+                " outside a worker takes steps until it is enqueued. To enqueue it again, build it again."
             )
 
     def named(self, wanted: str | None, job: str) -> str:
@@ -558,7 +558,7 @@ def _map(flow: Workflow, job: str, items: list[Any], args: list[Any], kwargs: di
     given = read_options({**options, "id": "each"}, ENQUEUE_OPTIONS, "flow.map")
     if not isinstance(items, list | tuple):
         raise OptionInvalid(
-            f"flow.map got {type(items).__name__} as its items, from the step before it. Return a list."
+            f"flow.map got {type(items).__name__} as its items from the previous step, which must return a list."
         )
     marks = Marks(flow._building)
     return flow._add_map(registry.find(job) or job, given, items, args, kwargs, marks, may_fail).output

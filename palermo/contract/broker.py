@@ -198,7 +198,7 @@ class Consumer(Protocol):
         """
 
     async def queues_with_jobs(self) -> Collection[str]:
-        """Some of the served queues in which jobs wait; empty only if there are none.
+        """Some of the served queues with waiting jobs; empty only if there are none.
 
         A worker that receives nothing uses this to detect a stall. Leaves out queues that may legitimately keep their
         jobs from an idle slot.
@@ -517,7 +517,8 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
         """The connected server or file, as readable text without a password."""
 
     def after_failure(self) -> "SessionParameters":
-        """The parameters for another session after this one failed. Of several hosts, it tries the next one first.
+        """The parameters for another session after this one failed. If there are several hosts, it tries the next one
+        first.
 
         A host that is cut off from the others may accept every session, and then fail it.
         """
@@ -587,7 +588,7 @@ def opener(address: Address) -> Callable[[SessionParameters], Any]:
     found = own(group).get(scheme) or installed(group).get(scheme)
     if found is None:
         known = ", ".join(sorted(installed(group)))
-        raise UrlInvalid(f"no broker serves {scheme}:// (in {address}). Installed: {known}.")
+        raise UrlInvalid(f"{scheme}:// (in {address}) is not the scheme of a broker. The schemes are {known}.")
     loaded: Callable[[SessionParameters], Any] = found.load()
     return loaded
 

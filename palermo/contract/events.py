@@ -73,7 +73,7 @@ def no_subscriber(event: Event) -> NoSubscriber:
 
 def not_kept() -> BrokerRefused:
     """The error for a replay without kept events."""
-    return BrokerRefused("events are not kept, so there are none to replay. See the setting events_unsubscribed.")
+    return BrokerRefused("events are not kept, so there are none to replay. See the events_unsubscribed setting.")
 
 
 class ReplayFilter(Struct, frozen=True, kw_only=True):
@@ -117,7 +117,7 @@ class Events(Protocol):
         """
 
     async def unsubscribe(self, group: str) -> None:
-        """End a subscription. The group's queue stays, with the waiting jobs. Raises NotFound."""
+        """End a subscription. The group's queue is kept, with its waiting jobs. Raises NotFound."""
 
     async def subscriptions(self) -> list[Subscription]:
         """All subscriptions, by group."""

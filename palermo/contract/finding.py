@@ -55,7 +55,7 @@ class JobLocation(Struct, frozen=True, kw_only=True):
 
 
 class FoundJobs(Struct, frozen=True, kw_only=True):
-    """The jobs that were found: first those that wait, then running ones, then failed ones."""
+    """The jobs that were found: waiting ones first, then running ones, then failed ones."""
 
     jobs: tuple[JobLocation, ...] = ()
     #: As in JobLocation.
@@ -84,7 +84,7 @@ def is_wanted(ids: Collection[str], *, beginnings: bool) -> Callable[[str], bool
 
 
 def waiting_at(message: Message, *, scheduled: bool = False, cancelled: bool = False) -> JobLocation:
-    """The location of a job that waits in its queue, or for its time."""
+    """The location of a job in its queue, or of a scheduled job."""
     state = SCHEDULED if scheduled else JobState.PENDING
     if message.failure is not None:
         state = JobState.RETRYING

@@ -172,8 +172,8 @@ def _zone(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (OSError, ValueError, KeyError):  # ZoneInfoNotFoundError is a KeyError
         raise OptionInvalid(
-            f"option tz={name!r} is not a time zone known to this machine; give one such as 'Europe/Rome'"
-            " (without a system database: pip install tzdata)."
+            f"option tz={name!r} is not a time zone known to this machine. Give one such as 'Europe/Rome', or"
+            " `pip install tzdata` if the system has no time zones."
         ) from None
 
 
@@ -244,5 +244,5 @@ SCHEDULED = tuple(name for name in RecurringJob.__struct_fields__ if name not in
 
 
 def configured(schedule: Mapping[str, Mapping[str, Any]]) -> list[RecurringJob]:
-    """The recurring jobs of the setting `schedule`. Raises OptionInvalid."""
+    """The recurring jobs in the `schedule` setting. Raises OptionInvalid."""
     return [recurring_job(name, table) for name, table in schedule.items()]

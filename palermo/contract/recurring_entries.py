@@ -123,7 +123,7 @@ class EntryChange(PlainWithMessages, frozen=True, kw_only=True):
 
     @classmethod
     def run(cls, name: str, now: float) -> "EntryChange":
-        """Publish an entry's job now, even if it is disabled, with an id of its own. Doesn't affect its ticks."""
+        """Publish an entry's job now, even if it is disabled, with a new id. Doesn't affect its ticks."""
         return cls(name=name, action=RUN, id=f"{name}@{text(float(int(now)))}-{uuid.uuid4().hex[:8]}")
 
     def made_to(self, old: RecurringEntry | None, now: float) -> tuple[RecurringEntry | None, list[Message]]:

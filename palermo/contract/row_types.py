@@ -71,7 +71,7 @@ AttemptRow.__doc__ = "One failed run of a job."
 
 
 class JobRow(TypedDict):
-    """One job that waits, that is due later, or that has failed.
+    """A waiting, scheduled or failed job.
 
     Times are ISO 8601 in UTC. A value that doesn't apply, or that can't be shown safely, is None.
     """
@@ -138,7 +138,7 @@ class WorkerRow(TypedDict):
     clock: Annotated[bool | None, About("Whether it moves scheduled jobs to their queues when they are due.")]
     duties: Annotated[list[str] | None, About("The duties that it has as a leader.")]
     version: Annotated[str | None, About("The version of Palermo.")]
-    release: Annotated[str | None, About("The setting `release` of its program.")]
+    release: Annotated[str | None, About("The `release` setting of its program.")]
     last_seen: Annotated[Instant | None, About("When the broker last received a report from it.")]
     jobs: Annotated[list[RunningRow], About("Its running jobs.")]
 
@@ -325,7 +325,7 @@ class WorkerCountsRow(CountsRow):
 
 
 class PartRow(CountsRow):
-    """The counts of a part of the time."""
+    """The counts of one part of the period."""
 
     at: Annotated[Instant, About("When it begins.")]
     seconds: Annotated[float, About("How long it is.")]

@@ -2,7 +2,7 @@
 
 Scripts depend on the fields, which are the same in the library, on the command line and over HTTP. Every row can be
 written as JSON, whatever the message contains. A value is None if it doesn't apply, or can't be decoded without running
-foreign code.
+untrusted code.
 """
 
 import base64
@@ -121,7 +121,7 @@ def job_row(
 def arguments_of(
     message: Message, serializers: Serializers, *, one: bool = False, max_bytes: int = MAX_DECOMPRESSED
 ) -> tuple[list[object], dict[str, object]] | None:
-    """The arguments of a message; None if decoding would run foreign code, or if they exceed `max_bytes` bytes.
+    """The arguments of a message; None if decoding would run untrusted code, or if they exceed `max_bytes` bytes.
 
     `one` is for jobs declared with arguments="one", whose body is their single argument. An event's body always is.
     """

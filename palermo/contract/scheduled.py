@@ -2,7 +2,7 @@
 
 A job with a `run_at` in the future waits outside its queue. On RabbitMQ one session is the leader, which publishes due
 jobs; another takes over when it ends. Only the leader changes scheduled jobs, so a job that is cancelled at its due
-time either runs or is cancelled, never both. A job that waits for a retry is a scheduled job with the error of its last
+time either runs or is cancelled, never both. A job waiting for a retry is a scheduled job with the error of its last
 run.
 """
 
@@ -117,12 +117,12 @@ class ScheduledJobs(Protocol):
     async def alter_scheduled(
         self, chosen: ScheduledFilter, action: str, *, at: float | None = None, failed_per_queue: bool = False
     ) -> list[AlteredJob]:
-        """Cancel, run now, reschedule or give up these jobs; returns those that were found.
+        """Cancel, run now, reschedule or give up on these jobs; returns those that were found.
 
         A job that is not found was due before or never existed. `at` is the instant for "move", in Unix seconds; a past
-        instant means "run". "give up" ignores jobs that don't wait for a retry. `failed_per_queue` says that each queue
-        has its own failed queue. Returns once all is stored. If interrupted, each job was changed or not, or at most
-        exists twice.
+        instant means "run". "give up" ignores jobs that aren't waiting for a retry. `failed_per_queue` says that each
+        queue has its own failed queue. Returns once all is stored. If interrupted, each job was changed or not, or at
+        most exists twice.
         """
 
     async def edit_scheduled(self, id: str, edit: JobEdit) -> list[AlteredJob]:

@@ -1,7 +1,7 @@
 """Convert values to bytes and back: the contract for serializers, and the registry that finds them by media type.
 
 A body is serialized, signed and compressed, in this order. docs/internals/wire.md is the law: reading a message runs no
-foreign code, decoding imports nothing, and a value is restored exactly or not at all.
+untrusted code, decoding imports nothing, and a value is restored exactly or not at all.
 """
 
 import pkgutil
@@ -260,7 +260,7 @@ class Serializers:
             raise EncodeError(f"serializer {chosen.name!r} returned {type(body).__name__}; it must return bytes.")
         if not body:
             # An empty body means a call without arguments, so these arguments would be lost.
-            raise EncodeError(f"serializer {chosen.name!r} returned no bytes.")
+            raise EncodeError(f"serializer {chosen.name!r} returned an empty body; it must return at least one byte.")
         content_type = chosen.media_type
         if sign:
             body = self._signer().wrap(body, content_type=content_type, job=job, id=id)
@@ -307,7 +307,7 @@ class Serializers:
         elif accept.signed_only:
             raise MediaTypeRefused(
                 f"message {message.id} is not signed, but this worker accepts only signed messages. Enqueue it with"
-                " sign=True and a key of this worker."
+                " sign=True and one of this worker's keys."
             )
         elif given is not None:
             return _as_raw(message, given)
@@ -371,7 +371,7 @@ class Serializers:
         if not serializer.safe:
             raise MediaTypeRefused(
                 f"message {message.id} has the content type {kind}, which is not decoded for display, because decoding"
-                " could run foreign code."
+                " could run untrusted code."
             )
         return serializer.loads(body, FOR_DISPLAY)
 

@@ -73,7 +73,9 @@ _NAME = _Part(_is_word, "one word in lower case")
 _SERIALIZER = {
     "name": _NAME,
     "media_type": _Part(_is_media_type, "text such as 'application/x-own': lower case, without parameters"),
-    "safe": _Part(lambda safe: isinstance(safe, bool), "True if loads cannot run code chosen by the bytes, else False"),
+    "safe": _Part(
+        lambda safe: isinstance(safe, bool), "True if loads cannot run code chosen by the bytes, otherwise False"
+    ),
     "dumps": _Part(_takes(1), "a method dumps(value) that returns bytes"),
     "loads": _Part(_takes(2), "a method loads(data, classes) that returns the value"),
 }

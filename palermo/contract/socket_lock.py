@@ -64,7 +64,7 @@ class SocketLock:
             return 0
 
     def drop(self) -> None:
-        """Let no other thread write any more."""
+        """Stop other threads from writing."""
         taken = self.take()
         if self._socket is not None:
             self._socket.close()

@@ -39,7 +39,7 @@ def read_record(read: Callable[[Any], T], stored: Any, *, what: str, name: objec
 
 @lru_cache(maxsize=1_000)
 def warn_unreadable(what: str, name: str, error: str, remedy: str, stored: str) -> None:
-    """Warn about a skipped record, once for each, since some are read all the time."""
+    """Warn about a skipped record, once for each record, because some are read repeatedly."""
     log.warning("cannot read %s, ignoring it: %s name=%r error=%s stored=%s", what, remedy, name, error, stored)
 
 

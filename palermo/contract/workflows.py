@@ -10,7 +10,7 @@ from palermo.core.workflow_rules import Condition
 
 
 class MembersInfo(Struct, frozen=True, array_like=True):
-    """Numbers of a map's members: ended, failed, in progress, and all."""
+    """How many of a map's members have ended, have failed and are in progress, and their total number."""
 
     over: int
     failed: int

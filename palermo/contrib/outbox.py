@@ -297,7 +297,7 @@ class OutboxJob(Job[R_co]):
     def _status(self, error: str | None) -> JobStatus | None:
         if error is None:
             return None
-        reason = f"it cannot be enqueued, and its row stays in the outbox: {error}" if error else ""
+        reason = f"it cannot be enqueued, and its row remains in the outbox: {error}" if error else ""
         return JobStatus(state=State.OUTBOX, id=self.id, job=self.job, queue=self.queue, reason=reason)
 
     def _moved(self, timeout: Duration | None) -> float | None:
@@ -333,7 +333,7 @@ class _RowWait:
             return False
         if error:
             name, _, message = error.partition(": ")
-            text = f"job {self._id} cannot be enqueued, and its row stays in the outbox: {error}"
+            text = f"job {self._id} cannot be enqueued, and its row remains in the outbox: {error}"
             raise JobFailed(text, state=State.OUTBOX.value, error=name, message=message)
         left = self.left
         if left == 0.0:

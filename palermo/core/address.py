@@ -32,7 +32,7 @@ _PASSWORD_PARAMETER = r"(?<=[?&]sentinel_password=)[^&\s]+"
 
 
 class Address(Struct, frozen=True, kw_only=True):
-    """A parsed broker URL. ``str()`` shows ``***`` in place of the password; ``repr()`` too."""
+    """A parsed broker URL. ``str()`` and ``repr()`` show ``***`` in place of the password."""
 
     scheme: str
     #: Hosts with ports, in the order in which they are tried; empty for a file.

@@ -141,6 +141,6 @@ def seconds(backoff: Backoff, attempt: int, chance: float, error: BaseException 
     if not is_delay(value):
         raise OptionInvalid(
             f"backoff returned {value!r} for attempt {attempt}; it must be seconds or a timedelta, from 0 to ten years"
-            ' (a function of your own may also return None, "fail" or "discard").'
+            ' (a custom function can also return None, "fail" or "discard").'
         )
     return float(value)

@@ -97,7 +97,8 @@ def fingerprint(job: str, failure: Failure) -> str:
 
 
 def innermost_frame(stack_trace: str) -> str:
-    """The innermost frame of a stack trace: `file.py:function` in a Python traceback, else the first line with "at ".
+    """The innermost frame of a stack trace: `file.py:function` in a Python traceback, otherwise the first line that
+    contains "at ".
 
     Python writes the innermost frame last; the JVM, .NET and JavaScript write it first. Python's line numbers are left
     out, so that an edit elsewhere in the file doesn't create a new group.

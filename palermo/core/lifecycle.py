@@ -17,7 +17,7 @@ from palermo.core.message import JSON, Message, fit_headers
 from palermo.core.times import MAX_DELAY
 from palermo.core.topology import FAILED_QUEUE, failed_queue
 
-#: Upper limit of the setting max_result in bytes: a batch of a few such values still fits into one message.
+#: Upper limit of the `max_result` setting in bytes: a batch of a few such values still fits into one message.
 MAX_RESULT = 512 * 1024
 
 
@@ -54,7 +54,7 @@ def why_not_stored(value: StoredResult, limit: int) -> str:
     if size <= limit:
         return ""
     return (
-        f"the result has {size:,} bytes, but the setting max_result allows {limit:,}."
+        f"the result has {size:,} bytes, but max_result allows {limit:,}."
         " Store the data elsewhere and return a reference to it, or raise the limit."
     )
 

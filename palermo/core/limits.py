@@ -211,9 +211,9 @@ class RateState(Struct, frozen=True, kw_only=True):
     again: float = 0.0
 
     def request(self, rate: Rate, now: float, *, reserved: bool) -> "tuple[RateState, RunNow | RunLater]":
-        """The new state, and the answer for a job that wants to run; `reserved` is whether it has a reservation.
+        """The new state, and the answer for a job that is about to run; `reserved` is whether it has a reservation.
 
-        Runs are a gap apart, with or without reservations, which only keep waiting jobs from asking all the time. A run
+        Runs are a gap apart, with or without reservations, which only keep waiting jobs from asking repeatedly. A run
         that is late by at most the leeway doesn't delay the next one, so any period may contain one extra run.
         """
         if self.next > now + rate.gap + SLOT_WAIT + CLOCK_DIFFERENCE:
@@ -305,7 +305,7 @@ class PermitTable:
         self._idle = Instants()
 
     def request(self, demand: LimitDemand, holder: PermitHolder, now: float) -> RunNow | RunLater:
-        """The answer to a worker that wants to run a job. Asking again about a permitted job changes nothing."""
+        """The answer to a worker that is about to run a job. Asking again about a permitted job changes nothing."""
         key = self._key(demand.key)
         key.limit, key.written = demand.limit, demand.written
         key.forget(now)

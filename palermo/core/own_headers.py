@@ -46,7 +46,7 @@ def check_own_headers(given: object) -> dict[str, OwnHeader]:
         raise OptionInvalid(f"option headers={given!r} is not a dict of names and values.")
     for name, value in given.items():
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name.encode()) <= MAX_NAME:
-            raise OptionInvalid(f"the name of header {name!r} must be 1 to {MAX_NAME} bytes of printable text.")
+            raise OptionInvalid(f"header name {name!r} must be 1 to {MAX_NAME} bytes of printable text.")
         if is_reserved(name):
             raise OptionInvalid(f"header {name!r} is reserved for Palermo or RabbitMQ. Choose another name.")
         if not _can_travel(value):

@@ -1,7 +1,7 @@
 """The rules of `-q`: the queues that a worker serves, and their order.
 
 As in Resque, the given order is strict priority. `*` stands for every queue not named elsewhere, in alphabetical order;
-`file_*` is a glob; `!low` excludes queues, and alone means all others. Failed queues are never served.
+`file_*` is a glob; `!low` excludes a queue; on its own, it selects all others. Failed queues are never served.
 
 Queues with weights, `high:5,low:1`, share one place in that order. For each poll the worker draws which of them comes
 first, here `high` five times out of six. So `low` is slow but never starves.

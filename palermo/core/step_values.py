@@ -28,7 +28,9 @@ class Use(Struct, frozen=True, array_like=True):
 
 
 class Output(Struct, frozen=True, array_like=True):
-    """The output of a step. None if the step failed and is allowed to; for a map, its members' outputs in order."""
+    """The output of a step. None if the step failed and is allowed to fail; for a map, its members' outputs in
+    order.
+    """
 
     value: "Value | None" = None
     members: "tuple[Output, ...] | None" = None

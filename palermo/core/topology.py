@@ -11,7 +11,7 @@ DEFAULT_EXCHANGE = "palermo"
 DEFAULT_QUEUE = "jobs"
 FAILED_QUEUE = "failed"
 
-#: The prefix of a queue's own failed queue, with the setting failed_per_queue.
+#: The prefix of a queue's own failed queue, with the `failed_per_queue` setting.
 FAILED_PREFIX = "failed:"
 
 #: RabbitMQ's queue types; the first is the default.
@@ -133,7 +133,7 @@ def check_new_queue(name: object) -> str:
         return checked
     raise QueueNameInvalid(
         f"queue name {checked!r} has a character that is special in `palermo worker -q`. Choose a name without `*`,"
-        " `?`, `[` and `,` that does not begin with `!` or `=`."
+        " `?`, `[` or `,` that does not begin with `!` or `=`."
     )
 
 

@@ -201,19 +201,19 @@ class Key(PlainWithMessages, frozen=True, kw_only=True, gc=False):
 
     @property
     def closed_until(self) -> float | None:
-        """The Unix seconds until which enqueues are refused or postponed; None without a fixed time."""
+        """The Unix time until which enqueues are refused or postponed; None without a fixed time."""
         if self.holder is not None:
             return self.holder.until
         return None if self.closed is None else self.closed.until
 
     @property
     def alarm(self) -> float | None:
-        """The Unix seconds at which its stored state next changes by itself; None for never."""
+        """The Unix time at which its stored state next changes by itself; None for never."""
         return self.due if self.next is not None and self.holder is None else None
 
     @property
     def over(self) -> float | None:
-        """The Unix seconds at which it becomes free by itself; None for never."""
+        """The Unix time at which it becomes free by itself; None for never."""
         if self.next is not None or (self.holder is not None and self.holder.until is None):
             return None
         until = [one.until for one in self.ended]

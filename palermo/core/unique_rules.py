@@ -152,7 +152,7 @@ def enqueue(key: Key, claim: KeyRequest, now: float) -> tuple[KeyUpdate, Enqueue
 def start(
     key: Key, message: Message, *, worker: str, run: str, again: bool, now: float
 ) -> tuple[KeyUpdate, StartAnswer]:
-    """The update and the answer for a worker that wants to start a delivered job.
+    """The update and the answer for a worker that is about to start a delivered job.
 
     `run` identifies this run among all runs of all jobs. `again` means that the message was delivered before and that
     no worker runs the job any more.

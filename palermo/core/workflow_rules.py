@@ -6,9 +6,9 @@ that have become runnable.
 Law: if a step runs several times, only the first stored end counts, even if other runs end differently or add other
 steps. No later end reverts it.
 
-The steps that a step adds form a workflow of their own, and the step is over when they are. Their names start with its
-name: `pay/charge`. The members of a map have numbers: `resize:17`. Their state is kept as bits, 25 kB for a map of
-100,000, and they are released a window at a time.
+The steps that a step adds form a nested workflow, and the outer step is over when all of them are. A nested step's name
+starts with the outer step's name: `pay/charge`. The members of a map are numbered: `resize:17`. Their state is stored
+as bits, 25 kB for a map of 100,000, and only a window of them is released at a time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -270,7 +270,7 @@ def _without_done(flow: Flow) -> Flow:
 
 
 class View(Struct, frozen=True):
-    """The conclusions from the state of a workflow."""
+    """The facts that follow from the state of a workflow."""
 
     #: The status of each added step.
     steps: Mapping[str, Status]

@@ -43,7 +43,7 @@ def parse(path: str, encoding: str | None = None) -> Parsed:
 
 @parse.hook
 def around_process(path: str, encoding: str | None = None) -> Generator[None, None, None]:
-    """Parse without the garbage collector, which doubles the time, because syntax trees contain no cycles."""
+    """Parse without the garbage collector. It would double the time, and syntax trees contain no cycles."""
     gc.disable()
     try:
         yield

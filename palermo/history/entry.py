@@ -68,7 +68,7 @@ class Entry(Struct, frozen=True, kw_only=True):
 
     @property
     def state(self) -> str | None:
-        """The state of the ended run; None if no run ended, or the job just waits again."""
+        """The state of the ended run; None if no run ended, or the job is just waiting again."""
         return STATE_OF.get(self.kind)
 
     def row(self) -> FinishedRow:

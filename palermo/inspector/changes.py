@@ -113,8 +113,8 @@ class Rewriter(Struct, frozen=True):
             raise
         except SerializationError as error:
             raise DecodeError(
-                f"the arguments of job {message.id} ({message.content_type}) cannot be read here, so all of them"
-                " must be given. Use both --args and --kwargs."
+                f"the arguments of job {message.id} ({message.content_type}) cannot be read by this program, so all"
+                " of them must be given. Use both --args and --kwargs."
             ) from error
         return (current[0] if self.args is None else self.args, current[1] if self.kwargs is None else self.kwargs)
 

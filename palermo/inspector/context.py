@@ -64,9 +64,9 @@ class Context:
     ) -> None:
         """`actor` is recorded in the journal (default: the user of this process).
 
-        `hidden` contains the patterns of names whose values are not searched (default: the setting web_redact). Rows
-        omit the arguments of bodies larger than `max_shown_bytes`. `within` is the number of seconds for each answer of
-        the broker; by default only opening a session is limited. It doesn't apply to sweeps.
+        `hidden` contains the patterns of names whose values are not searched (default: the `web_redact` setting). Rows
+        omit the arguments of bodies larger than `max_shown_bytes`. `within` limits the wait for each response of the
+        broker, in seconds. By default, only opening a session is limited. Sweeps are never limited.
         """
         self._client = client
         self._hidden = client.settings.web_redact if hidden is None else hidden

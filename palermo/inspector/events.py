@@ -39,7 +39,7 @@ class Events(Context):
 
         `gateway` and `distributor` are RabbitMQ exchanges, and `prefix` is the start of their names. `kept` is the
         number of events that are kept for `max_age` seconds, or None if events aren't kept. `unsubscribed` is the
-        setting events_unsubscribed. `groups` are rows as in `groups()`.
+        `events_unsubscribed` setting. `groups` are rows as in `groups()`.
         """
         settings = self._client.settings
         return {

@@ -24,7 +24,7 @@ class History(Context):
         rows = listings.life_of(self._client, check_id(id), progress=progress)
         if not rows:
             raise NotFound(
-                f'the journal has no record of job {id!r}. The setting "journal" decides what is recorded; see'
+                f'the journal has no record of job {id!r}. The "journal" setting controls what is recorded; see'
                 " docs/guides/history.md."
             )
         return rows

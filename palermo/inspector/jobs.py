@@ -51,8 +51,8 @@ def check_move(queue: str, to: str) -> None:
 
 #: Why the recorded arguments aren't the job's exact ones, as shown to users.
 REASONS = {
-    SHORTENED: "its arguments are longer than the setting journal_arguments, so the journal has only their beginning",
-    HIDDEN: "some values of its arguments are hidden by the setting web_redact",
+    SHORTENED: "its arguments are longer than journal_arguments allows, so the journal has only their beginning",
+    HIDDEN: "some values of its arguments are hidden by the web_redact setting",
     CONVERTED: "its arguments were not serialized as JSON, but the journal recorded them as JSON",
     UNREADABLE: "its arguments cannot be decoded safely, so the journal has only a preview",
     EDITED: "an operator changed its arguments after they were recorded",
@@ -274,8 +274,8 @@ class Jobs(Context):
         found = known or self.recorded(id)
         if found is None:
             raise NotFound(
-                f"the journal has no arguments of job {id}. It records them at the end of a job if its worker has"
-                ' the setting journal = "all".'
+                f"the journal has no arguments of job {id}. They are recorded when a job ends if its worker has"
+                ' journal = "all".'
             )
         if (why := REASONS.get(found.inexact)) and None in (changes.get("args"), changes.get("kwargs")):
             raise ArgumentsInvalid(f"job {id} cannot be run again unchanged: {why}. Give its args and kwargs.")

@@ -78,7 +78,7 @@ class Selection:
         return message.id in self.seen or message.id in self.ids or self._matches(message)
 
     def missing_error(self, text: str = NO_FAILED_JOB) -> NotFound | None:
-        """Return NotFound if chosen ids weren't found, else None. In `text`, {} stands for these ids."""
+        """Return NotFound if chosen ids weren't found, otherwise None. In `text`, {} stands for these ids."""
         missing = [id for id in self.ids if id not in self.seen]
         return not_found_error(missing, text) if missing else None
 
@@ -138,7 +138,7 @@ class TakeJudge:
         """Why chosen jobs remain in their queue: the first reason, and the number of jobs."""
         if self._first_refusal is None:
             return None
-        stay = "The job stays" if self._refused == 1 else f"{self._refused:,} such jobs stay"
+        stay = "The job remains" if self._refused == 1 else f"{self._refused:,} such jobs remain"
         refusal = type(self._first_refusal)(f"{self._first_refusal} {stay} in {self._queue}.")
         refusal.jobs = self._refused
         return refusal

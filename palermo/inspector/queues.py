@@ -49,7 +49,7 @@ class Queues(Context):
         self._pause("pause all", EVERY_QUEUE, by=by, reason=reason)
 
     def resume_all(self, *, by: str = "") -> None:
-        """End `pause_all`. Queues that were paused by name stay paused until `resume`."""
+        """End `pause_all`. Queues that were paused by name remain paused until `resume`."""
         self._pause("resume all", EVERY_QUEUE, by=by)
 
     def _pause(self, action: str, queue: str, *, by: str, reason: str = "") -> None:

@@ -101,6 +101,6 @@ class RecurringJobs(Context):
         return change.id
 
     def list(self) -> list[RecurringRow]:
-        """List all recurring jobs, by name. Arguments are None if decoding them would run foreign code."""
+        """List all recurring jobs, by name. Arguments are None if decoding them would run untrusted code."""
         found = self._ask(lambda broker: broker.recurring(), again=True)
         return [_row(one, self._client.serializers, self._max_shown_bytes) for one in found]

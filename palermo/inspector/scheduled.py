@@ -1,7 +1,7 @@
-"""`inspector.scheduled`: list, cancel, run and reschedule scheduled jobs, and give up retries.
+"""`inspector.scheduled`: list, cancel, run and reschedule scheduled jobs, and give up on retries.
 
-A failed job that waits for a retry is a scheduled job with an error, in the state "retrying". Brokers evaluate a
-filter's queue, job, time, and these two states; other conditions are evaluated here on the remaining jobs.
+A failed job waiting for a retry is a scheduled job with an error, in the state "retrying". Brokers evaluate a filter's
+queue, job, time, and these two states; other conditions are evaluated here on the remaining jobs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -154,8 +154,8 @@ class ScheduledJobs(Context):
                 due.setdefault(int(message.run_at or 0.0), []).append(message.id)
         if len(due) > MAX_TIMES:
             raise OptionInvalid(
-                f"these jobs are due at {len(due):,} different times, but a delay can move at most"
-                f" {MAX_TIMES:,}. Filter by due time, or move them all to one time."
+                f"these jobs are due at {len(due):,} different times; a delay can move jobs of"
+                f" at most {MAX_TIMES:,}. Filter by due time, or move them all to one time."
             )
         rows = []
         for second, ids in sorted(due.items(), reverse=True):

@@ -32,7 +32,7 @@ _AT_ONCE = 25
 
 
 def choose(pids: Mapping[str, int], named: Sequence[str]) -> list[str]:
-    """Return the ids of the running workers with these names: an id, its beginning, or a pid.
+    """Return the ids of the running workers with these names: an id, a prefix of one, or a pid.
 
     `pids` contains the pids of all running workers, by id. Raises NotFound.
     """
@@ -143,11 +143,11 @@ class Workers(Context):
         """Order workers to `quiet`, `resume`, `stop`, `kill` or `stack`. Returns a row for each: see
         palermo.inspector.workers.
 
-        `workers` contains ids, pids or unambiguous beginnings of ids; None means all. If one doesn't exist, NotFound is
+        `workers` contains ids, pids or unambiguous prefixes of ids; None means all. If one doesn't exist, NotFound is
         raised before any order is sent.
         """
         if action not in ACTIONS:
-            raise OptionInvalid(f"there is no command {action!r} for workers. The commands are {', '.join(ACTIONS)}.")
+            raise OptionInvalid(f"{action!r} is not a worker command. The commands are {', '.join(ACTIONS)}.")
         named = [workers] if isinstance(workers, str) else None if workers is None else list(workers)
         by = by or self._actor.name
         rows = self._ask(lambda broker: control(broker, action, named, by=by))

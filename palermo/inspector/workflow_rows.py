@@ -176,7 +176,7 @@ def _in_queue(step: StepInfo, queues: Mapping[str, Row]) -> str:
 
 
 def _shown(output: StoredResult, serializers: Serializers) -> Any:
-    """Return an output as JSON, or None if reading it would run foreign code."""
+    """Return an output as JSON, or None if reading it would run untrusted code."""
     try:
         return as_json(serializers.load(Value.of(output), FOR_DISPLAY, accept=Accept.default()))
     except (SerializationError, ResultRefused):

@@ -92,7 +92,7 @@ def saved_state(job: CurrentJob) -> SavedState:
     if job._state is None:
         raise UsageError(
             f"job {job.job} takes batches, so it can't save anything for its next run, because each item runs again as"
-            " a job of its own. Mark items with batch.done(index) instead."
+            " a separate job. Mark items with batch.done(index) instead."
         )
     return job._state()
 

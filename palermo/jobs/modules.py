@@ -86,7 +86,9 @@ def _matching(pattern: str) -> Iterator[str]:
     parts = pattern.split(".")
     root = ".".join(parts[: next(n for n, part in enumerate(parts) if _is_pattern(part))])
     if not root:
-        raise SettingInvalid(f"the module pattern {pattern!r} does not begin with a package. Write 'shop.*'.")
+        raise SettingInvalid(
+            f"the module pattern {pattern!r} does not begin with a package. Write, for example, 'shop.*'."
+        )
     spec = _find(root)
     if spec is None or spec.submodule_search_locations is None:
         what = "there is no such module" if spec is None else f"{root} is a module, not a package"

@@ -79,7 +79,7 @@ class Option(Struct, frozen=True):
 class _Encoding(TypedDict, total=False):
     serializer: Annotated[str | None, Option(NAME, "Serializer of the arguments: json, msgpack, or one of your own.")]
     compression: Annotated[str | None, Option(NAME, "Compression of the arguments: gzip, zstd, or one of your own.")]
-    sign: Annotated[bool | None, Option(FLAG, "Sign the arguments with the first key of the setting signing_keys.")]
+    sign: Annotated[bool | None, Option(FLAG, "Sign the arguments with the first key in the `signing_keys` setting.")]
 
 
 class _Id(TypedDict, total=False):

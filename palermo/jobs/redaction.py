@@ -1,4 +1,4 @@
-"""Hides argument values whose names match the setting web_redact, at any depth."""
+"""Hides argument values whose names match the `web_redact` setting, at any depth."""
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase

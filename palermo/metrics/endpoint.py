@@ -1,7 +1,7 @@
 """A small HTTP server for `/metrics`, based on prometheus_client and wsgiref.
 
-The process's event loop only accepts connections; each request is handled in a thread of its own. The number of
-connections, the size of a request and the seconds between its parts are limited.
+The process's event loop only accepts connections; each request is handled in its own thread. The number of connections,
+the size of a request and the seconds between its parts are limited.
 """
 
 import logging
@@ -83,7 +83,7 @@ def _application(registry: CollectorRegistry, token: str) -> Callable[..., Itera
             return [b"The metrics are at /metrics.\n"]
         if token and not is_bearer(environ.get("HTTP_AUTHORIZATION", ""), token):
             start_response("401 Unauthorized", [*text, ("WWW-Authenticate", "Bearer")])
-            return [b"Send the token of the setting metrics_token: Authorization: Bearer TOKEN.\n"]
+            return [b"Send the token in the metrics_token setting: Authorization: Bearer TOKEN.\n"]
         found: Iterable[bytes] = metrics({**environ, "QUERY_STRING": ""}, start_response)
         return found
 

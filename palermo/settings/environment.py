@@ -13,7 +13,7 @@ from palermo.settings.table import SETTINGS
 VARIABLES = {f"PALERMO_{name.upper()}": name for name in SETTINGS}
 
 #: Kubernetes describes a namespace's Services to its pods in variables such as PALERMO_WEB_SERVICE_HOST. For a Service
-#: named palermo-web, PALERMO_WEB_PORT=tcp://10.0.0.7:80 is one of them, and not the setting web_port.
+#: named palermo-web, PALERMO_WEB_PORT=tcp://10.0.0.7:80 is one of them, and not the `web_port` setting.
 _SERVICE_ADDRESS = ("tcp://", "udp://", "sctp://")
 _OF_SERVICE = r"PALERMO\w*_(SERVICE_(HOST|PORT)|PORT_\d+_)"
 

@@ -118,7 +118,7 @@ def matching(pattern: str, wanted: str) -> Callable[[Any], str]:
 
 read_web_address = matching(r"https?://[^\s/?#]+[^\s?#]*", "an address, such as https://login.example.com")
 read_secret = matching(r".{16,}", "text of at least 16 characters")
-_read_path_prefix = matching(r"(/[A-Za-z0-9._~-]+)+", "the beginning of a path, such as /palermo")
+_read_path_prefix = matching(r"(/[A-Za-z0-9._~-]+)+", "a path prefix, such as /palermo")
 
 
 def read_prefix(value: Any) -> str:

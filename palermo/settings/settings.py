@@ -56,7 +56,9 @@ class Settings(SettingValues, frozen=True, kw_only=True):
             if name not in SETTINGS:
                 where = f" in {source}" if source else ""
                 if name == "tool" and source.endswith("palermo.toml"):
-                    raise SettingInvalid(f"{source} has a table [tool]. Move the settings to its top level.")
+                    raise SettingInvalid(
+                        f"{source} has a [tool] table. Move the settings in it to the top level of the file."
+                    )
                 known = ", ".join(SETTINGS)
                 raise SettingInvalid(
                     f"setting {name!r}{where} is unknown.{nearest(name, SETTINGS)} The settings are {known}."
@@ -71,7 +73,7 @@ class Settings(SettingValues, frozen=True, kw_only=True):
         return parse_url(self.url)
 
     def session(self, name: str, *, warns: bool = True, creates: bool = True) -> "SessionParameters":
-        """Return the parameters of a broker session. `name` says what the session is for."""
+        """Return the parameters of a broker session. `name` describes the purpose of the session."""
         from palermo.contract.broker import SessionParameters
 
         return SessionParameters(

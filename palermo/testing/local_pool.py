@@ -118,7 +118,7 @@ class LocalPool:
         return self._executor.run(run.message, reporter)
 
     async def execute_async(self, run: "LocalRun", reporter: Reporter) -> RunResult:
-        """Run a coroutine job in this thread's event loop, as a task of its own."""
+        """Run a coroutine job in this thread's event loop, as a separate task."""
         run.thread = threading.get_ident()
         return await asyncio.ensure_future(self._executor.run_async(run.message, reporter))
 
@@ -138,7 +138,7 @@ class LocalPool:
     # In the worker's loop
 
     def end(self, run: "LocalRun", result: RunResult) -> None:
-        """Pass the result of a run to the worker, unless it has one already."""
+        """Pass the result of a run to the worker, unless the run has already ended."""
         if run is not self._run:
             return
         self._run = None

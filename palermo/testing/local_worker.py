@@ -98,7 +98,7 @@ class LocalWorker:
         self._worker.shared.job_events.count_run = self._count
         code = await self._worker.run()
         if code not in (DONE, FORCED):
-            raise WorkerFailed(f"the test's worker ended with {code}. See its log for the cause.")
+            raise WorkerFailed(f"the test's worker exited with code {code}. See its log for the cause.")
         return self._ran
 
     def abandon(self) -> None:

@@ -175,7 +175,7 @@ class Palermo:
     def declare_recurring(self, *jobs: AnyJob) -> None:
         """Declare these recurring jobs, like a worker that was started at the beginning of the test.
 
-        Without arguments, declares all recurring jobs imported in this process, and those of the setting `schedule`.
+        Without arguments, declares all recurring jobs imported in this process, and those in the `schedule` setting.
         Move the clock and call `work` to run them.
         """
         names = {named(job)[0] for job in jobs}

@@ -149,7 +149,7 @@ class JobFilter(_Conditions, frozen=True, kw_only=True):
     worker: str | None = None
     tenant: str | None = None
     #: Text, ignoring case, at the beginning of its id, or in its name, error, traceback, discard reason or displayed
-    #: arguments. Values hidden by the setting web_redact are not searched.
+    #: arguments. Values hidden by the `web_redact` setting are not searched.
     text: str | None = None
     #: Unix seconds (integer): it failed, ended, started or was enqueued at this time or later.
     since: float | None = None
@@ -330,8 +330,8 @@ def parse_moment(text: str, name: str, now: float) -> float:
         moment = float(text[1:]) if text.startswith("@") else parse_time(plus, now, ago=ago)
     except (ValueError, OverflowError):
         raise OptionInvalid(
-            f'"{name}" is {text[:40]!r}; write a duration {"ago" if ago else "from now"}, such as 90s, 5m or 2d, or a'
-            " time such as 2026-12-01T09:00Z."
+            f'"{name}" is {text[:40]!r}; write a duration {"before" if ago else "from"} now, such as 90s, 5m or 2d, or'
+            " a time such as 2026-12-01T09:00Z."
         ) from None
     if not -_LAST < moment < _LAST:
         raise OptionInvalid(f'"{name}" is {text[:40]!r}, which is out of range.')

@@ -1,4 +1,4 @@
-"""Starts workers from Python, each in a process of its own: `palermo.start_worker(["shop.tasks"])`."""
+"""Starts workers from Python, each in its own process: `palermo.start_worker(["shop.tasks"])`."""
 
 import os
 import subprocess

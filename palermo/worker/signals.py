@@ -137,7 +137,7 @@ def listen_without_loop(act: Callable[[SignalRow], object]) -> None:
 
 
 def end_before_start() -> None:
-    """Let TERM, INT and QUIT end this process before its worker has started. Other signals stay pending until then.
+    """Let TERM, INT and QUIT end this process before its worker has started. Other signals remain pending until then.
 
     The process then exits with code 0, like a worker without running jobs, and prints a line on stderr.
     """
@@ -217,7 +217,7 @@ def kill(pid: int) -> None:
 
 
 #: Describes the end of a process that got SIGKILL.
-KILLED = "was killed by SIGKILL: out of memory, or someone's kill -9"
+KILLED = "was killed by SIGKILL: out of memory, or kill -9"
 
 
 def describe_status(status: int) -> str:

@@ -229,7 +229,7 @@ def test_a_row_that_can_never_go_lets_others_pass(swept: bool, engine: Engine, a
         rows = connection.execute(outbox.table.select()).mappings().all()
     assert [row["error"] for row in rows] == ["LookupError: no such order"]
     assert (job.status(), "no such order" in job.status().reason) == ("outbox", True)
-    stays = "cannot be enqueued, and its row stays in the outbox: LookupError: no such"
+    stays = "cannot be enqueued, and its row remains in the outbox: LookupError: no such"
     with pytest.raises(errors.JobFailed, match=stays):
         job.wait(10)
 

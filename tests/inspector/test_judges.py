@@ -46,7 +46,7 @@ def test_jobs_that_stay_do_not_end_the_sweep_and_are_counted() -> None:
     missing = judge.selection.missing_error()
     assert judge.refusal is not None
     assert missing is not None
-    assert str(judge.refusal) == "bad. 2 such jobs stay in `failed`."
+    assert str(judge.refusal) == "bad. 2 such jobs remain in `failed`."
     assert (judge.refusal.jobs, missing.jobs) == (2, 1)
 
 

@@ -125,7 +125,7 @@ def test_a_wrong_value_is_named_with_its_setting(name: str, value: Any, text: st
         (
             "palermo.toml",
             b'[tool.palermo]\nurl = "x"',
-            r"palermo.toml has a table \[tool\]\. Move the settings to its top level",
+            r"palermo.toml has a \[tool\] table\. Move the settings in it to the top level",
         ),
         ("pyproject.toml", b"[tool]\npalermo = 3", r"tool\.palermo in .* is not a table"),
         ("pyproject.toml", b"tool.palermo = 3", r"tool\.palermo in .* is not a table"),

@@ -322,7 +322,7 @@ async def test_only_an_end_is_stored_where_it_is_asked_for(caplog: pytest.LogCap
         assert not await keep(made, KEPT)
         assert not await keep(made, KEPT)
         assert [record.message for record in caplog.records] == [
-            'result not kept, because the setting "journal" is "off" id=1 job=a'
+            'result not kept, because the "journal" setting is "off" id=1 job=a'
         ]
 
 

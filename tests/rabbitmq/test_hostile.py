@@ -193,7 +193,7 @@ def test_due_jobs_of_impossible_queues_fail_and_those_behind_them_run(rig: Rig, 
         assert (kind, "line break" in told) == ("palermo.errors.QueueNameInvalid", True)
     assert behind not in rig.errors()
     assert "connection lost" not in worker.log
-    with pytest.raises(QueueNameInvalid, match="2 such jobs stay in `failed`"):
+    with pytest.raises(QueueNameInvalid, match="2 such jobs remain in `failed`"):
         rig.inspector.failed.requeue(JobFilter())
     rig.inspector.failed.requeue("odd", queue="jobs", args=(str(rig.notes_path), "again"))
     eventually(lambda: rig.lines() == ["there", "behind", "again"])

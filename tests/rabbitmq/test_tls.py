@@ -333,7 +333,7 @@ def folder(made: Certificates, tmp_path: Path) -> Path:
         ("certfile=broken.pem&keyfile=client.key", "its key or certificate cannot be read"),
         ("certfile=client.pem&keyfile=stranger.key", r"private key does not belong to the certificate in client\.pem"),
         ("certfile=client.pem&keyfile=encrypted.key", "keyfile=encrypted.key .* private key is encrypted"),
-        ("certfile=client.pem", "certfile= without keyfile=, and the file holds no private key"),
+        ("certfile=client.pem", "certfile=client.pem in the broker URL contains no private key"),
         ("keyfile=client.key", "keyfile= without certfile="),
         ("cafile=ours.pem&cafile=ours.pem", "has the option cafile 2 times"),
         ("cafile=ours.pem&ssl_options={}", "Use only one of the two"),
@@ -352,7 +352,7 @@ def test_an_unusable_file_is_told_and_why(folder: Path, monkeypatch: pytest.Monk
 
 
 def test_files_for_tls_are_refused_without_tls(folder: Path) -> None:
-    with pytest.raises(UrlInvalid, match=r"cafile in the broker URL requires TLS\. Write amqps://"):
+    with pytest.raises(UrlInvalid, match=r"the broker URL has cafile, but does not use TLS\. Write amqps://"):
         parameters(url(5672, scheme="amqp", cafile=folder / "ours.pem"))
 
 

@@ -65,7 +65,7 @@ def test_the_id_alone_is_enough_to_get_what_the_job_returned(any_rig: Rig, monke
     with pytest.raises(JobFailed, match="was discarded: gone") as discarded:
         enqueue(rig, "discards", "gone").result(60)
     assert discarded.value.state == "discarded"
-    with pytest.raises(ResultRefused, match=r"100,002 bytes, but the setting max_result allows 65,536"):
+    with pytest.raises(ResultRefused, match=r"100,002 bytes, but max_result allows 65,536"):
         enqueue(rig, "large", 100_000).result(60)
     with pytest.raises(ResultTimeout, match=r"did not end within 0\.2 s\. .*whether a worker serves its queue"):
         enqueue(rig, "tries_later").result(0.2)
@@ -245,8 +245,8 @@ def test_with_the_journal_off_jobs_run_and_asking_for_results_says_so(tmp_path: 
 
     log = rig.burst(modules=(MODULE,), PALERMO_JOURNAL="off")
 
-    assert 'result not kept, because the setting "journal" is "off"' in log
-    with pytest.raises(JournalOff, match='the setting "journal" is "off"'):
+    assert 'result not kept, because the "journal" setting is "off"' in log
+    with pytest.raises(JournalOff, match='the "journal" setting is "off"'):
         job.result(1)
-    assert job.status().reason.endswith('The setting "journal" is "off", so jobs that have ended are not recorded.')
+    assert job.status().reason.endswith('The "journal" setting is "off", so jobs that have ended are not recorded.')
     rig.close()

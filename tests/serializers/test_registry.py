@@ -47,7 +47,7 @@ def test_the_shipped_ones_are_found_in_any_spelling() -> None:
         assert registry.get(name).name == "json"
 
 
-_NO_BYTES = [(3, "returned int"), (b"", "returned no bytes")]
+_NO_BYTES = [(3, "returned int"), (b"", "returned an empty body")]
 
 
 @pytest.mark.parametrize(("made", "said"), _NO_BYTES)

@@ -52,7 +52,7 @@ def test_a_text_means_a_filter(text: str, wanted: dict[str, Any]) -> None:
         ("queue: mail", "queue: has no value. Write queue:mail without a space"),
         ('queue:""', "queue: has no value"),
         ("queue:mail queue:slow", "queue: is given twice. Write queue:mail,slow to match either"),
-        ("since:yesterday", "\"since\" is 'yesterday'; write a duration ago, such as 90s"),
+        ("since:yesterday", "\"since\" is 'yesterday'; write a duration before now, such as 90s"),
         ("due_from:x", "\"due_from\" is 'x'; write a duration from now, such as 90s"),
         ("longer:x", "\"longer\" is 'x'; write a duration"),
         ("requeued:maybe", "\"requeued\" is 'maybe'; write true or false"),

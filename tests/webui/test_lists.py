@@ -153,7 +153,9 @@ def test_while_jobs_are_read_pages_say_how_far_and_do_not_load_themselves(web: W
     assert f'<noscript><a href="{escape(question)}">Load again</a></noscript>' in early.text
     for page in (early.text, *others):
         assert ('http-equiv="refresh"' in page, "Load again" in page) == (False, True)
-    assert listed.json() == {"error": "the failed jobs are still being read (0 of 2 so far). Try again."}
+    assert listed.json() == {
+        "error": "the failed jobs are still being read (0 of 2 so far). Try again in a few seconds."
+    }
     assert "Requeue 2 jobs" in web.http.get(question).text
 
 

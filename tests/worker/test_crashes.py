@@ -20,7 +20,7 @@ DEADLY = (
     (("exits", 0), "the job's process exited with status 0 during a job"),
     (("segfaults",), SEGFAULT),
     (("segfaults_unseen",), SEGFAULT),
-    (("killed", "SIGKILL"), "the job's process was killed by SIGKILL: out of memory, or someone's kill -9"),
+    (("killed", "SIGKILL"), "the job's process was killed by SIGKILL: out of memory, or kill -9"),
     (("killed", "SIGABRT"), "the job's process was killed by SIGABRT (aborted)"),
     (("hangs_up",), "the job's process closed its connection to the worker during a job, and was killed"),
     (("babbles",), "the job's process sent invalid data: a frame of 4294967295 bytes, and was killed"),

@@ -94,7 +94,7 @@ def deep() -> object:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: "x" * 100, "the result has 102 bytes, but the setting max_result allows 100"),
+        (lambda: "x" * 100, "the result has 102 bytes, but max_result allows 100"),
         (lambda: {"a": [1, object()]}, 'the result cannot be serialized: result["a"][1] is of type object'),
         (lambda: [object()], "the result cannot be serialized: result[0] is of type object"),
         (object, "the result cannot be serialized: result is of type object"),

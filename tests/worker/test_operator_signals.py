@@ -34,7 +34,7 @@ def test_tstp_quiets_a_worker_and_cont_does_not_change_that(rig: Rig) -> None:
     worker.send(signal.SIGUSR2)
     eventually(lambda: "action=pause" in worker.log)
     worker.send(signal.SIGCONT)
-    eventually(lambda: "action=resume" in worker.log and "worker stays quiet" in worker.log)
+    eventually(lambda: "action=resume" in worker.log and "worker remains quiet" in worker.log)
     worker.send(signal.SIGCONT)
     eventually(lambda: "signal=CONT action=none" in worker.log)
     rig.open_gate()

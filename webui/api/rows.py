@@ -31,7 +31,7 @@ PROBLEMS = {
 
 
 class Problem(BaseModel):
-    """The answer to a failed request."""
+    """The response to a failed request."""
 
     error: str = Field(description="What happened, with the value, and what to do about it.")
 

@@ -37,7 +37,9 @@ class FailedJobs:
             if state.error:
                 raise BrokerUnavailable(state.error)
             seen, total = f"{state.seen:,}", f"{state.total or state.behind:,}"
-            raise Refused(503, f"the failed jobs are still being read ({seen} of {total} so far). Try again.")
+            raise Refused(
+                503, f"the failed jobs are still being read ({seen} of {total} so far). Try again in a few seconds."
+            )
         return state
 
     def message(self, id: str) -> Message:

@@ -73,7 +73,7 @@ class Operation(Struct, kw_only=True):
 
     @property
     def goes_by_jobs(self) -> bool:
-        """Whether it processes single jobs, so that it has a progress and can be stopped between two jobs."""
+        """Whether it processes single jobs, so that it has progress and can be stopped between two jobs."""
         return self.place in ("failures", "queue")
 
     def wait(self, seconds: float) -> bool:

@@ -1,9 +1,9 @@
 """The view of failed jobs: an index of their queues that is kept up to date with little blocking.
 
 AMQP can reach the end of a queue only by reading all of it, and other clients can't access the jobs in the meantime.
-Therefore the queues are read only while a user is viewing them, usually after their count, which is cheap to get, has
-changed, and only for a small part of the time (tuning.PAUSE). Jobs removed by this process are dropped from the view
-immediately.
+Therefore the queues are read only while a user is viewing them, and usually only after their count has changed, which
+is cheap to get. Reading takes a small part of the time (tuning.PAUSE). Jobs removed by this process are dropped from
+the view immediately.
 
 Quorum queues are read through their log, which takes no job. A note on the page shows where log and queue differ.
 """

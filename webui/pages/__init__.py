@@ -1,4 +1,4 @@
-"""The pages and the API: a module for each kind of thing, whose `router` has its pages, and `api` its JSON.
+"""The pages and the API: a module for each kind of object, whose `router` has its pages and whose `api` has its JSON.
 
 Law: both show the same rows, and each change is an action of webui/actions.py.
 """

@@ -29,7 +29,7 @@ def blank_form(*, job: str = "", queue: str = "") -> ShownForm:
 @router.get("/enqueue", name="enqueue_form")
 def form_page(request: Request, visit: Visiting, job: Name = "", queue: Name = "") -> Response:
     if not visit.may(Role.OPERATOR):
-        raise Refused(403, "this needs the role operator, and the pages must not be read-only.")
+        raise Refused(403, "this requires the operator role, and pages that are not read-only.")
     return _show(request, blank_form(job=job, queue=queue))
 
 

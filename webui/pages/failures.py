@@ -533,7 +533,7 @@ def api_operation(visit: Visiting, id: Id) -> OperationRow:
 
 @operations_api.post("/{id:palermo}/stop")
 def api_stop_operation(visit: Visiting, id: Id) -> OperationRow:
-    """Stop an operation before its next job. The remaining jobs stay unchanged."""
+    """Stop an operation before its next job. The remaining jobs are not changed."""
     operation = actions.stop_operation(visit, id)
     operation.wait(5)
     return _shown(operation)

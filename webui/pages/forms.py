@@ -195,9 +195,9 @@ def _instant_of(text: str, zone: ZoneInfo) -> float:
         moment = local.replace(tzinfo=zone)
         exists = moment.astimezone(UTC).astimezone(zone).replace(tzinfo=None) == local
     except (ValueError, OverflowError):
-        raise Refused(422, f"{text[:40]!r} is not a date and time such as 2026-12-01T09:00.") from None
+        raise Refused(422, f"{text[:40]!r} is not a date and time. Write, for example, 2026-12-01T09:00.") from None
     if not exists:
-        raise Refused(422, f"{text[:40]} does not exist in {zone.key}, because the clocks are set forward then.")
+        raise Refused(422, f"{text[:40]} does not exist in {zone.key}, because the clocks go forward at that time.")
     return times.unix_seconds(moment)
 
 
@@ -206,7 +206,7 @@ def _delay_of(text: str) -> float:
     try:
         return parse_duration(text.removeprefix("+"))
     except ValueError:
-        raise Refused(422, f"{text[:40]!r} is not a delay such as +1h, +90m or +2d.") from None
+        raise Refused(422, f"{text[:40]!r} is not a delay. Write, for example, +1h, +90m or +2d.") from None
 
 
 def later_of(text: str) -> float:

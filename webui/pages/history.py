@@ -130,8 +130,9 @@ def api_history(
 ) -> Rows[FinishedRow]:
     """Finished jobs, newest first.
 
-    Names match in part, and `*` stands for any characters; `=mail` is exactly `mail`. Times are durations ago (`2h`) or
-    instants (`2026-12-01T09:00Z`). `longer` and `shorter` are the minimum and maximum duration of a run (`0.5s`, `5m`).
+    Names match in part, and `*` stands for any characters; `=mail` is exactly `mail`. Times are durations before now
+    (`2h`) or instants (`2026-12-01T09:00Z`). `longer` and `shorter` are the minimum and maximum duration of a run
+    (`0.5s`, `5m`).
     """
     journal_views(visit.site).check_ready()
     return Rows[FinishedRow].of(listings.finished(visit, filter, paging), paging)

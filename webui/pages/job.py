@@ -384,7 +384,7 @@ class EnqueuedJob(Enqueued):
 
 
 class JobChanges(BaseModel):
-    """Changes to a job. Missing values stay the same."""
+    """Changes to a job. Missing values are not changed."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -413,7 +413,7 @@ class Cancelled(BaseModel):
 
 @api.post("", status_code=201)
 def api_enqueue(visit: Visiting, new: NewJob) -> EnqueuedJob:
-    """Enqueue a job. Answers once the broker has stored it.
+    """Enqueue a job. Responds once the broker has stored it.
 
     If the job's code is imported here (`palermo web MODULE`), its arguments are checked against its signature, its
     hooks run, and its declared options apply. Role: operator.

@@ -49,7 +49,7 @@ async def events(
     """
     live = await run_in_threadpool(live_state, visit.site)
     if live.streams >= tuning.THREADS:
-        raise Refused(503, f"{tuning.THREADS} pages, the maximum, have live updates, so this page polls instead.")
+        raise Refused(503, f"only {tuning.THREADS} pages can have live updates at a time, so this page polls instead.")
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     list_version = _list_version(visit.site, of, id, request.query_params, number)
     live.streams += 1  # No other coroutine runs between the check above and this, so the limit is never exceeded.

@@ -448,7 +448,7 @@ def api_pause_all(visit: Visiting) -> AllPaused:
 
 @api.post("/resume")
 def api_resume_all(visit: Visiting) -> AllPaused:
-    """End the pause of all queues. Queues that were paused by name stay paused. Role: operator."""
+    """End the pause of all queues. Queues that were paused by name remain paused. Role: operator."""
     actions.resume_all(visit)
     return AllPaused(all_paused=False)
 
@@ -461,19 +461,19 @@ def api_pause(visit: Visiting, name: str) -> QueueRow:
 
 @api.post("/{name:palermo}/resume")
 def api_resume(visit: Visiting, name: str) -> QueueRow:
-    """Resume a paused queue. It still stays paused while all queues are paused. Role: operator."""
+    """Resume a paused queue. It remains paused while all queues are paused. Role: operator."""
     return actions.resume(visit, name)
 
 
 @api.post("/{name:palermo}/purge")
 def api_purge(visit: Visiting, name: str) -> Removed:
-    """Remove all waiting jobs of a queue. Jobs that a worker holds stay. Role: admin."""
+    """Remove all waiting jobs of a queue. Jobs that a worker holds are not removed. Role: admin."""
     return Removed(removed=actions.purge(visit, name))
 
 
 @api.post("/purge")
 def api_purge_all(visit: Visiting) -> Removed:
-    """Remove all waiting jobs of all queues. Failed, scheduled and running jobs stay. Role: admin."""
+    """Remove all waiting jobs of all queues. Failed, scheduled and running jobs are not removed. Role: admin."""
     return Removed(removed=sum(actions.purge_all(visit).values()))
 
 

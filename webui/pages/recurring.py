@@ -386,8 +386,8 @@ def api_recurring(visit: Visiting) -> Rows[RecurringRow]:
 def api_put_recurring(visit: Visiting, new: NewRecurring) -> RecurringRow:
     """Add a recurring job. Role: operator.
 
-    A replaced job stays disabled if it was. If code or configuration declares the same name, that declaration replaces
-    it when a worker with it starts.
+    If the replaced job was disabled, so is the new one. If code or configuration declares the same name, that
+    declaration replaces it when a worker with it starts.
     """
     actions.put_recurring(visit, **new.model_dump())
     return _row(visit, new.name)
@@ -401,7 +401,7 @@ def api_recurring_job(visit: Visiting, name: Id) -> RecurringRow:
 
 @api.post("/{name:palermo}/run")
 def api_run_recurring(visit: Visiting, name: Id) -> Enqueued:
-    """Enqueue it now, even if it is disabled. Its schedule stays the same. Role: operator."""
+    """Enqueue it now, even if it is disabled. Its schedule doesn't change. Role: operator."""
     row = _row(visit, name)
     return Enqueued(id=actions.run_recurring(visit, name), job=row["job"], queue=row["queue"])
 

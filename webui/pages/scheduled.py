@@ -152,7 +152,7 @@ def act(
     number: Annotated[int, Form(ge=0)] = 0,
     typed: Annotated[str, Form(max_length=50)] = "",
 ) -> Response:
-    """Carry out the confirmed action: cancel, run, move, retry or give up jobs.
+    """Carry out the confirmed action: cancel, run, move, retry or give up on jobs.
 
     The URL contains the list's query, and the response leads back to the list.
     """
@@ -362,7 +362,7 @@ def api_run_retries_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
 
 @retries_api.post("/give-up")
 def api_give_up_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
-    """Give jobs up: the jobs with these ids, or all that match a filter ({} for all). Role: operator.
+    """Give up on jobs: the jobs with these ids, or all that match a filter ({} for all). Role: operator.
 
     They become failed jobs with all their attempts.
     """
@@ -377,7 +377,7 @@ def api_run_retry(visit: Visiting, id: Id) -> AlteredRow:
 
 @retries_api.post("/{id:palermo}/give-up")
 def api_give_up(visit: Visiting, id: Id) -> AlteredRow:
-    """Give one job up. It becomes a failed job with all its attempts, as if no retry were left. Role: operator."""
+    """Give up on one job. It becomes a failed job with all its attempts, as if no retry were left. Role: operator."""
     return _altered(visit, GIVE_UP, id).rows[0]
 
 

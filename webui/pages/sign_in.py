@@ -106,5 +106,5 @@ def _signing(visit: Visit) -> SignIn:
 def _provider(visit: Visit) -> OpenIdProvider:
     provider = _signing(visit).provider
     if provider is None:
-        raise Refused(404, "no OpenID provider is set. See web_oidc_issuer in docs/guides/web.md.")
+        raise Refused(404, "no OpenID provider is configured. See web_oidc_issuer in docs/guides/web.md.")
     return provider

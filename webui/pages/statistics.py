@@ -155,7 +155,7 @@ def api_stats(
     """The number of processed and failed jobs in the last hour, day, week or month, and their durations.
 
     Covers everything, by queue, job and worker, or only the named one. Workers and clients write the counts to the
-    journal. 409 if the setting `journal` is off.
+    journal. 409 if the `journal` setting is off.
     """
     chosen = only_one(queue=queue, job=job, worker=worker)
     known = journal_views(visit.site)
@@ -163,7 +163,7 @@ def api_stats(
     report = known.report(window, **chosen)
     if report is None:
         of = "".join(f" of {by} {name[:80]!r}" for by, name in chosen.items())
-        raise NotFound(f"nothing has been counted{of} in the last 30 days.")
+        raise NotFound(f"there are no statistics{of} for the last 30 days.")
     if chosen:
         return report_row(report, (), ())
     snapshot = live_state(visit.site).snapshot()

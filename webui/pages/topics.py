@@ -131,7 +131,7 @@ class TopologyPicture(Struct, frozen=True, kw_only=True):
 
 
 def topology_picture(groups: Sequence[Row]) -> TopologyPicture:
-    """Return the picture of these groups, in order. A group is as high as its patterns need."""
+    """Return the picture of these groups, in order. A group's height depends on the number of its patterns."""
     heights = [max(_HIGH, _LINE * len(group["topics"])) for group in groups]
     height = max(_HIGH + 2 * _ROOM + 40, sum(heights) + _ROOM * (len(groups) + 1))
     middle = height / 2
@@ -220,6 +220,6 @@ def api_replay_topics(visit: Visiting, group: Group, old: Replay) -> Replayed:
 
 @api.delete("/{group:palermo}")
 def api_remove_topics(visit: Visiting, group: Group) -> Removed:
-    """Unsubscribe this group until one of its workers starts. Its queue stays. Role: admin."""
+    """Unsubscribe this group until one of its workers starts. Its queue is kept. Role: admin."""
     actions.unsubscribe(visit, group)
     return Removed(removed=1)

@@ -208,7 +208,7 @@ def control(
     If the order is `stack`, only the stack of `job` is shown.
     """
     if action not in ACTIONS:
-        raise Refused(404, f"there is no command {action[:80]!r} for workers.")
+        raise Refused(404, f"{action[:80]!r} is not a worker command.")
     chosen = list(dict.fromkeys(each for each in worker or () if each))
     if number > 1 and not chosen:
         raise Refused(422, "no worker is selected. Go back and select at least one.")
@@ -221,7 +221,7 @@ def control(
     silent = sum(not row["answered"] for row in rows)
     text = _DONE[action].format(chosen[0] if len(chosen) == 1 else count(len(rows), "worker"))
     if silent:
-        text += f" {silent if len(chosen) != 1 else 'It'} did not answer yet and may obey later."
+        text += f" {silent if len(chosen) != 1 else 'It'} did not answer yet, and may still execute the command."
     if gone := max(0, len(chosen) - len(rows)):
         text += f" {gone:,} had already ended."
     return redirect(request, path(request, "workers"), text, level="note" if silent or gone else "done")
@@ -247,7 +247,7 @@ class Answered(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     worker: str
-    answered: bool = Field(description="False if it did not answer in time; it may still obey.")
+    answered: bool = Field(description="False if it did not answer in time; it may still execute the command.")
 
 
 @api.get("")

@@ -261,11 +261,11 @@ class StepRow(BaseModel):
     queue: str | None
     after: list[StepCondition]
     why: str = Field(description="Why it has not ended, or did not run.")
-    over: int | None = Field(description="Of a map: number of members that have ended.")
-    failed: int | None = Field(description="Of a map: number of members that failed.")
-    running: int | None = Field(description="Of a map: number of running members.")
-    out: int | None = Field(description="Of a map: number of waiting or running members.")
-    total: int | None = Field(description="Of a map: number of members.")
+    over: int | None = Field(description="For a map, the number of members that have ended.")
+    failed: int | None = Field(description="For a map, the number of members that failed.")
+    running: int | None = Field(description="For a map, the number of running members.")
+    out: int | None = Field(description="For a map, the number of waiting or running members.")
+    total: int | None = Field(description="For a map, the number of members.")
     output: Any = Field(description="Its result, if a later step takes it and it is short and can be decoded.")
     attempt: int | None
     took: float | None = Field(description="Seconds that its last run took.")

@@ -117,7 +117,7 @@ def _events_of_journal(job: FoundJob, life: Sequence[Row], dead: Container[Fatal
 
 
 def _death(begun: Row, dead: Container[FatalRun]) -> list[Event]:
-    """Return a step that says that the run's worker has died, if it has. `begun` is the record of the run's start."""
+    """Return the event of the death of the run's worker, if it died. `begun` is the record of the run's start."""
     worker = worker_of(begun["worker"] or "")
     if (worker, begun["at"]) not in dead:
         return []

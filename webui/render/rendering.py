@@ -147,9 +147,9 @@ def _query(given: str | Mapping[str, str]) -> str:
 
 
 def listed(listing: Listing[Any], paging: Paging, query: str | Mapping[str, str] = "") -> dict[str, Any]:
-    """The template values of a page of a list whose address has this query.
+    """Return the template values of a list page whose URL has this query.
 
-    `at` makes the address of another page from its number, and `listed` is the query of this one.
+    `at` creates the URL of another page from its number, and `listed` is the query of this page.
     """
     asked = _query(query)
     return {

@@ -67,8 +67,8 @@ MAX_ADDRESS, MAX_HEADERS = 8_192, 65_536
 #: For monitors, which have neither a host name nor a password. It only answers yes or no.
 HEALTH = "/healthz"
 
-#: For scrapers. The token of the setting metrics_token gives access to this page only, under any host name. Users with
-#: access to the pages have access too.
+#: For scrapers. The token in the `metrics_token` setting gives access to this page only, under any host name. Users
+#: with access to the pages have access too.
 METRICS = "/metrics"
 
 #: The sign-in pages, which need no user.
@@ -148,7 +148,7 @@ class Guard:
             return None
         host = host_of(forwarded.host)
         if not host or not is_allowed_host(host, rules.hosts):
-            raise Refused(400, f"the host {forwarded.host[:100]!r} is not allowed. Add it to the setting web_hosts.")
+            raise Refused(400, f"the host {forwarded.host[:100]!r} is not allowed. Add it to the web_hosts setting.")
         if scope["method"] not in SAFE and is_cross_site(headers, forwarded.host):
             log.warning("cross-site request refused from=%s path=%s", forwarded.client or "-", path)
             raise Refused(

@@ -44,13 +44,13 @@ class LocalAccess:
         """Return the local administrator, or a redirect if the link with the token was followed. Raises Refused."""
         client = request.scope.get("client")
         if client and not is_near(client[0]):
-            raise Refused(403, f"without users these pages are for this machine only. {_USERS}")
+            raise Refused(403, f"no users are configured, so these pages can only be opened on this machine. {_USERS}")
         header = forwarding_header(request.headers)
         if header:
             raise Refused(
                 403,
-                f"this request came through a proxy (header {header}),"
-                f" but without users these pages are for this machine only. {_USERS}",
+                "no users are configured, so these pages can only be opened on this machine, but this request came"
+                f" through a proxy (header {header}). {_USERS}",
             )
         if not self._token or is_bearer(request.headers.get("authorization", ""), self._token):
             return LOCAL

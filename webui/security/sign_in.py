@@ -2,7 +2,7 @@
 
 A browser signs in once and then has a session. Programs send a password or a bearer token from the file with each
 request. A signed cookie contains the whole session, and the server stores only sessions that were ended. With the
-setting web_secret, sessions survive a restart, and are valid in every process with that secret. Signing out ends the
+`web_secret` setting, sessions survive a restart, and are valid in every process with that secret. Signing out ends the
 session in the process that handles the request, and removes the cookie from the browser.
 """
 

@@ -5,7 +5,7 @@
 
 A secret that begins with `$argon2` is the hash of a password for basic authentication. One that begins with `sha256:`
 is the hash of a bearer token. Palermo generates tokens from 256 random bits, so they need no slow hash. Blank lines and
-lines with # are ignored.
+lines that start with # are ignored.
 """
 
 import hashlib

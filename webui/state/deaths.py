@@ -8,7 +8,7 @@ from palermo.webui.state.live_state import LiveState
 
 
 def deaths(site: Site, *, since: float | None = None) -> list[WorkerLife]:
-    """Return the workers that ended without a record, latest first. `since` limits when they were last heard from.
+    """Return the workers that ended without a record, latest first. `since` limits when they were last seen.
 
     Based on known data, without asking the broker. Empty if the journal is off or still being read.
     """

@@ -177,7 +177,7 @@ def recorded_as(site: Site, recorded: RecordedJob) -> tuple[Row, Row]:
 
 
 class KeyFacts(Struct, frozen=True):
-    """The state of a job's key: the job that holds it now or gets it next, and until when it is closed."""
+    """The state of a job's key: the job that holds it now or gets it next, and the time until which it is closed."""
 
     name: str
     next_id: str

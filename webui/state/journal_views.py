@@ -1,7 +1,7 @@
 """A site's views of the journal: finished jobs, actions and statistics.
 
 `palermo web` starts to read the journal immediately, and a mounted application when a page first needs it. If the
-setting `journal` is "off", nothing is read.
+`journal` setting is "off", nothing is read.
 """
 
 import math
@@ -80,7 +80,7 @@ class JournalViews:
         Raises Refused (409) if the journal is off, and BrokerUnavailable if reading takes longer than publish_timeout.
         """
         if self.off:
-            raise Refused(409, 'there is no history, because the setting "journal" is "off".')
+            raise Refused(409, 'there is no history, because the "journal" setting is "off".')
         if self.following.wait(self._timeout):
             return
         state = self.progress

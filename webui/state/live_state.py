@@ -120,7 +120,7 @@ class LiveState:
         name.
 
         At most half of a page shows queues with problems, unless there are no others with workers. The order doesn't
-        depend on the counts, because rows would change places all the time. `waiting` selects only queues with waiting
+        depend on the counts, because rows would keep changing places. `waiting` selects only queues with waiting
         jobs.
         """
         known, wanted = ages(self.oldest.known(), snapshot.at), name.casefold()
@@ -164,7 +164,7 @@ class LiveState:
 
 
 class OldestJobs:
-    """Tracks since when the oldest job of each queue has been waiting, by periodically reading the first message."""
+    """Tracks when the oldest job of each queue started waiting, by periodically reading the first message."""
 
     def __init__(self, inspector: Inspector, *, patience: float) -> None:
         """`patience` is how long a page waits for queues to be read, in seconds."""
@@ -177,7 +177,7 @@ class OldestJobs:
         self._reading = Refreshing(self._read)
 
     def of(self, rows: Iterable[Row]) -> dict[str, str | None]:
-        """Return the time since when each queue's oldest job has been waiting; None if the queue can't be read.
+        """Return when each queue's oldest job started waiting; None if the queue can't be read.
 
         Omits empty queues, queues of failed jobs, and those that couldn't be read within `patience`.
         """
@@ -457,6 +457,6 @@ class Sampler:
 
 
 def _shown(snapshot: Snapshot) -> tuple[object, ...]:
-    """Return the displayed values of a snapshot, without when each worker was last heard from."""
+    """Return the displayed values of a snapshot, without the time of each worker's last answer."""
     workers = [{**row, "last_seen": None} for row in snapshot.workers]
     return snapshot.queues, workers, snapshot.all_paused, snapshot.trouble

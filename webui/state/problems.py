@@ -2,7 +2,7 @@
 
 `palermo doctor` uses the same functions, `present` and `broker_findings`. The broker is checked when a user opens the
 Problems page, at most once a minute, and not if the pages are read-only, because the check stores and takes a job in a
-queue of its own.
+separate queue.
 """
 
 import time

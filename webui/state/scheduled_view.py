@@ -146,7 +146,7 @@ class ScheduledView:
         later: float | None = None,
         retries: bool | None = None,
     ) -> list[AlteredRow]:
-        """Cancel, run, move or give up scheduled jobs; with `retries` only those waiting for a retry.
+        """Cancel, run, move or give up on scheduled jobs; with `retries` only those waiting for a retry.
 
         Jobs are moved to the instant `at`, or each by `later` seconds. Returns the rows of palermo.inspector.scheduled.
         """
@@ -228,7 +228,7 @@ def _soon(value: Refreshing[T], timeout: float, patience: float | None = None) -
         return value.get(wait=timeout, patience=patience)
     except TimeoutError:
         raise StillReading(
-            "the scheduled jobs are still being read, because a filter needs all of them. Try again."
+            "the scheduled jobs are still being read, because the filter needs all of them. Try again in a few seconds."
         ) from None
 
 

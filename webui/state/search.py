@@ -329,7 +329,7 @@ def _finished(site: Site, query: JobFilter, limit: int) -> Groups:
     entries = views.index.page(filter, offset=0, limit=limit)
     unseen = []
     if views.level is not JournalLevel.ALL:
-        unseen.append('jobs that succeeded, which are only counted unless the setting journal is "all"')
+        unseen.append('jobs that succeeded, which are only counted unless the journal setting is "all"')
     if views.index.cut:
         unseen.append("older finished jobs")
     found = tuple(_row(_shown(views, entry), iso_instant(entry.at)) for entry in entries)
@@ -351,7 +351,7 @@ def _one(group: Group) -> Groups:
 
 
 def _split(place: str, rows: Sequence[Row], limit: int, **left_out: Any) -> Groups:
-    """The jobs of a place in two groups: those that wait for a retry, and the others."""
+    """The jobs of a place in two groups: those waiting for a retry, and the others."""
     by_state: dict[str, list[Row]] = {place: [], "retrying": []}
     for row in rows:
         by_state["retrying" if row["state"] == "retrying" else place].append(row)

@@ -21,7 +21,10 @@ class SeenTrouble(Struct, frozen=True):
     @classmethod
     def of_error(cls, error: str) -> "SeenTrouble":
         """The trouble in an error of the broker."""
-        advice = "Workers continue by themselves once it is back. Until then these pages show the last known values."
+        advice = (
+            "Workers continue automatically once it is available again. Until then these pages show the last known"
+            " values."
+        )
         return cls(error.rstrip("."), advice, away=True)
 
     @classmethod

@@ -75,7 +75,7 @@ def workflow_detail(visit: Visit, id: str, inside: str = "") -> Row:
     site = visit.site
     info = site.inspector.workflows._find(check_id(id)) or _ended(site, id)
     if info is None:
-        raise NotFound(f"there is no workflow {id[:80]!r}, or its record was too old to be kept.")
+        raise NotFound(f"there is no workflow {id[:80]!r}, or its record has expired.")
     shown = [path for path in info.steps if path.rpartition("/")[0] == inside]
     snapshot = live_state(site).snapshot()
     counted = {path.rpartition("/")[0] for path in info.steps}

@@ -136,7 +136,7 @@ class StepBroker(abc.ABC, Generic[S, C]):
         return removed
 
     async def migrate(self, queue: str, kind: str, *, progress: Callable[[SweepProgress], None] | None = None) -> int:
-        raise BrokerRefused(f"queues have no types here ({self.describe()}), so there is nothing to migrate.")
+        raise BrokerRefused(f"queues in {self.describe()} have no types, so there is nothing to migrate.")
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
         await self._scheduled_jobs.run(fired)

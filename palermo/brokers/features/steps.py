@@ -159,7 +159,7 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def absent(self, ids: Collection[str]) -> set[str]:
-        """The ids among these of no waiting, held or scheduled job."""
+        """The ids among these that belong to no waiting, held or scheduled job."""
 
     @abc.abstractmethod
     async def due(self, table: str, now: float, most: int) -> Sequence[str]:
@@ -286,7 +286,7 @@ class StepStore(abc.ABC):
         return outcome.answers
 
     async def retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Call `attempt`, which reads, decides and changes, again as long as other sessions change the same data."""
+        """Repeat `attempt`, which reads, decides and changes, while other sessions change the same data."""
         while True:
             try:
                 return await attempt()

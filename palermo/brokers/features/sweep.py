@@ -1,7 +1,7 @@
 """Sweep and purge a queue, in steps of bounded size.
 
-A sweep visits the places of a queue's jobs in turn. In Redis one place has the jobs without a tenant, ordered by
-priority and age. Each tenant's jobs have another place. In SQLite a queue is a single place.
+A sweep visits the places of a queue's jobs in turn. In Redis, one place has the jobs without a tenant, ordered by
+priority and age, and each tenant's jobs have a separate place. In SQLite a queue is a single place.
 """
 
 import asyncio
@@ -36,7 +36,8 @@ async def sweep(
 ) -> SweepProgress:
     """Broker.sweep. The removals and moves of a step are atomic.
 
-    A job with a unique key has a step of its own. With `ids`, `decide` is called only for messages with these ids.
+    A job with a unique key is handled in a separate step. With `ids`, `decide` is called only for messages with these
+    ids.
     """
     extent = await store.extent(queue)
     swept = SweepProgress(total=extent.total)

@@ -270,7 +270,7 @@ def readmit(states: KeyStates, message: Message) -> bool:
 
 
 def jobs_cancelled(states: KeyStates, held: Iterable[tuple[str, str]]) -> None:
-    """Decide about the keys of cancelled jobs that still wait: they won't run."""
+    """Decide about the keys of cancelled jobs that are still waiting and won't run."""
     for id, name in held:
         states.update(unique_rules.job_removed(states[name], id, clock.now()))
 

@@ -211,7 +211,7 @@ def _wrapped(message: Message, outputs: Value) -> Message:
 
 
 def jobs_out(flow: Flow) -> list[str]:
-    """The paths of the steps and members whose jobs wait or run."""
+    """The paths of the steps and members whose jobs are waiting or running."""
     plans = plans_of(flow)
     steps = [path for path in flow.view.out if path not in plans or not plans[path].signal]
     return steps + [f"{path}:{number}" for path, members in flow.maps.items() for number in members.out()]

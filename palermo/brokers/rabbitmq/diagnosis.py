@@ -41,7 +41,7 @@ async def check_events(session: SessionParameters, connection: Connection, facts
         there += 1
         if difference := await connection.declare_exchange(name, kind):
             text = f"exchange {name} exists, but is not a durable {kind} exchange: {difference.text}"
-            found.append(Finding.problem("events", text, "Choose another prefix with the setting events_prefix."))
+            found.append(Finding.problem("events", text, "Choose another prefix with the events_prefix setting."))
     if not there:
         return [Finding.ok("events", "no events have been published or subscribed to")]
     known = (await facts.read(connection)).subscriptions
@@ -283,7 +283,7 @@ class Diagnosis:
 
 
 def records(unreadable: Mapping[str, int]) -> list[Finding]:
-    """The findings about unreadable records: one for each stream or queue, or a good one."""
+    """The findings about unreadable records: one for each stream or queue, or a single good one if there are none."""
     return [
         Finding.warning(
             "records",

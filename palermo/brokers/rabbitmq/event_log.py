@@ -40,7 +40,7 @@ class Found(Struct, frozen=True):
 
     @property
     def at(self) -> float | None:
-        """When it was published, in Unix seconds, according to its headers or timestamp; None if they don't say."""
+        """When it was published, in Unix seconds, from its headers or timestamp; None if it has neither."""
         headers = self.entry.properties.headers or {}
         for said in (headers.get("queued-at"), headers.get("created-at"), self.entry.properties.timestamp):
             if isinstance(said, int | float) and not isinstance(said, bool):

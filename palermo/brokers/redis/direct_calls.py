@@ -55,7 +55,7 @@ class DirectCalls:
         return True
 
     def close(self) -> None:
-        """Close the connection, or have it closed by the thread that uses it. Idempotent."""
+        """Close the connection, or let the thread that uses it close it. Idempotent."""
         self._closed = True
         with contextlib.suppress(IndexError):
             self._drop(self._idle.pop())

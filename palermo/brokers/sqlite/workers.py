@@ -1,6 +1,6 @@
 """Workers in the file and its side directory: their locks and their heartbeats.
 
-Each worker locks a file of its own as long as its process lives. The kernel drops the lock with the process, however it
+Each worker holds a lock on its own file while its process lives. The kernel drops the lock with the process, however it
 ends, so reused process ids don't matter. A process that finds another holder's file unlocked releases that holder's
 jobs, and counts a death for each. A worker that shuts down cleanly removes its file, which works on a full disk too,
 and its jobs are released without a death.
@@ -226,7 +226,7 @@ class OverdueClaims:
 
 
 def _release_overdue(db: sqlite3.Connection, holder: int) -> int:
-    """Release jobs that this holder has had for too long, and record that with each job, like a death."""
+    """Release jobs that this holder has had for too long, and record that with each job in the same way as a death."""
     overdue, values = "holder = ? and held_until < ?", (holder, time.time())
     db.execute(
         "update job set deaths = deaths || (select tag from holder where holder.id = job.holder) || char(10)"

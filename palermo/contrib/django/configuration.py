@@ -1,4 +1,4 @@
-"""A Django project's `settings.PALERMO`, which contains Palermo's settings and three of this integration."""
+"""A Django project's `settings.PALERMO`: Palermo's settings and the three settings of this integration."""
 
 from collections.abc import Mapping
 from typing import Any

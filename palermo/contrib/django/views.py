@@ -44,7 +44,7 @@ def pages(request: HttpRequest, path: str) -> HttpResponse:
     if not user.is_authenticated and request.method in ("GET", "HEAD"):
         return redirect_to_login(request.get_full_path(), _login())
     if not (user.is_active and user.is_staff):
-        raise PermissionDenied("These pages are for staff.")
+        raise PermissionDenied("Only staff can open these pages.")
     role = Role.ADMIN if user.is_superuser else Role.named(configuration().staff_role)
     scope = http_scope(
         method=request.method,

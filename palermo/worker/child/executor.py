@@ -120,7 +120,9 @@ class ReturnValues:
             return result
         output = self.succeeded(replace(message, keep_result=True), definition, returned)
         if output.refused:
-            raise ResultRefused(f"later steps of the workflow need the output of job {message.id}: {output.refused}")
+            raise ResultRefused(
+                f"later steps of the workflow need the output of job {message.id}, but {output.refused}"
+            )
         return replace(result, output=output.value)
 
 
@@ -385,7 +387,8 @@ class Executor:
         return call.ended(*results)
 
     def _call_of(self, message: Message, crash: Failure | None = None) -> JobCall:
-        """Return the call for the message and its companions. A message with which the job can't be called has failed.
+        """Return the call for the message and its companions. Messages whose arguments don't fit the job are recorded
+        as failed.
 
         `crash` is the failure of messages whose process died.
         """
@@ -440,7 +443,7 @@ class Executor:
             if value is not message.body:
                 raise
             raise DecodeError(
-                f"the body of message {message.id} is not JSON and has no content type. Passed as bytes, its {error}"
+                f"message {message.id} has no content type and its body is not JSON, so it was passed as bytes: {error}"
             ) from None
         if definition.models is not None:
             args, kwargs = definition.models.validated(args, kwargs, decoded=True)

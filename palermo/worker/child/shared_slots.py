@@ -137,7 +137,7 @@ class Outbox:
         self._scheduled = False
 
     def send(self, frame: bytes) -> None:
-        """Send a frame now, or let the thread send it that is sending at the moment."""
+        """Send a frame now, or leave it to the thread that is currently sending."""
         self._frames.append(frame)
         self._flush()
 

@@ -140,7 +140,7 @@ class JobEvents:
         if self.recorder.level is JournalLevel.OFF:
             if not self._warned:
                 log.warning(
-                    'result not kept, because the setting "journal" is "off" id=%s job=%s', message.id, message.job
+                    'result not kept, because the "journal" setting is "off" id=%s job=%s', message.id, message.job
                 )
             self._warned = True
             return False

@@ -180,7 +180,7 @@ class Worker:
         action = "none" if resumes and not self._serving.paused else row.action.value
         log.info("signal received signal=%s action=%s", row.name, action)
         if resumes and self._serving.quiet:
-            log.info("worker stays quiet until it ends or until `palermo control resume`")
+            log.info("worker remains quiet until it exits or `palermo control resume` is run")
         busy = self.shared.busy
         if row.action is Action.INTERRUPT and busy and not self.shared.stopping.is_set():
             log.warning("finishing %s and ending; press Ctrl-C again to kill running jobs", count(busy, "running job"))

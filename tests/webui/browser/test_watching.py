@@ -155,7 +155,7 @@ def test_an_open_page_says_that_the_broker_is_away_and_not_that_it_is_live(
 
         proxy.refuse()
         proxy.hang_up()
-        expect(banner).to_contain_text("Workers continue by themselves once it is back")
+        expect(banner).to_contain_text("Workers continue automatically once it is available again")
         expect(state).to_have_text("Out of date")
 
         proxy.listen()

@@ -25,7 +25,7 @@ _ADVICE = (
 )
 
 _LIMIT_ADVICE = (
-    "Each worker needs a queue of its own before it takes jobs. Check `rabbitmqctl list_vhost_limits`, then raise the"
+    "Each worker needs its own queue before it takes jobs. Check `rabbitmqctl list_vhost_limits`, then raise the"
     " limit or delete unused queues."
 )
 
@@ -69,9 +69,10 @@ def log_blocked(what: str) -> None:
 async def confirmed(
     sent: "asyncio.Future[None]", connection: Connection, what: str, timeout: float, *, patient: bool
 ) -> None:
-    """Wait for the confirm of a sent message. Raises its error, and BrokerUnavailable after `timeout` seconds.
+    """Wait until a sent message is confirmed. Raises the error that rejected it, or BrokerUnavailable after `timeout`
+    seconds.
 
-    `patient` callers wait as long as an alarm lasts, because giving up would only run a job again.
+    With `patient`, the wait continues while an alarm lasts, because giving up would only cause the job to run again.
     """
     loop = asyncio.get_running_loop()
     alarm: asyncio.TimerHandle

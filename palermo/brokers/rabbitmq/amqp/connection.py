@@ -394,7 +394,7 @@ class Connection:
         return translate(error, self.where, user=self.address.username, vhost=self.address.vhost)
 
     async def channel(self) -> Channel:
-        """A new channel. Raises BrokerUnavailable if the connection is lost, or is closing, once it has closed."""
+        """A new channel. Raises BrokerUnavailable if the connection is lost; if it is closing, once it has closed."""
         if self.error is not None:
             raise self.error.with_traceback(None)  # otherwise each raise would keep the callers' objects alive
         opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

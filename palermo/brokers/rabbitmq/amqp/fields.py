@@ -109,7 +109,7 @@ def write_value(value: HeaderValue) -> bytes:
             return _DOUBLE.pack(b"d", value)
         case float():
             # RabbitMQ can't decode such a float either, and closes the connection with an internal error.
-            raise ValueError(f"{value} is a number that AMQP headers cannot hold")
+            raise ValueError(f"the number {value} cannot be stored in an AMQP header")
         case None:
             return b"V"
         case Opaque():
@@ -136,7 +136,7 @@ def _long_int(value: int) -> bytes:
     if 0 <= value < 2**64:
         # A timestamp is RabbitMQ's only unsigned 64-bit type.
         return b"T" + _TIME.pack(value)
-    raise ValueError(f"{value} needs more than the 64 bits of an AMQP integer")
+    raise ValueError(f"{value} does not fit in a 64-bit AMQP integer")
 
 
 def _decimal(value: Decimal) -> bytes:

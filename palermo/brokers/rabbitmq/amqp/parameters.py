@@ -42,8 +42,8 @@ def connection_parameters(
         parameters = pika.URLParameters(url)
     except (ValueError, TypeError, SyntaxError, OSError) as error:
         raise UrlInvalid(
-            f"an option in the query of the broker URL cannot be used: {_without(str(error), address.password)}."
-            f" Given: {', '.join(name for name, _ in address.options)}."
+            f"the broker URL has an invalid option: {_without(str(error), address.password)}."
+            f" Its options are {', '.join(name for name, _ in address.options)}."
         ) from None
     if session.warns:
         _warn_of_options(options)
@@ -65,7 +65,9 @@ def _divided(address: Address) -> tuple[dict[str, str], dict[str, str]]:
     options = dict(address.options)
     files = {name: options.pop(name) for name in tls.FILES if name in options}
     if files and address.scheme != "amqps":
-        raise UrlInvalid(f"{', '.join(files)} in the broker URL requires TLS. Write amqps:// instead of amqp://.")
+        raise UrlInvalid(
+            f"the broker URL has {', '.join(files)}, but does not use TLS. Write amqps:// instead of amqp://."
+        )
     if files and "ssl_options" in options:
         raise UrlInvalid(f"the broker URL has both ssl_options and {', '.join(files)}. Use only one of the two.")
     return files, options

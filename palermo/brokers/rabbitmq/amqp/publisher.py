@@ -253,7 +253,7 @@ class OwnPublisher:
 
 
 def unfit(id: str | None, error: Exception) -> HeadersTooLarge:
-    """The error for a message that can't be encoded. Nothing of it has been sent, since encoding comes first."""
+    """The error for a message that can't be encoded. None of it has been sent, because encoding comes first."""
     return HeadersTooLarge(f"job {id} has a header that AMQP cannot hold: {error}.")
 
 

@@ -36,13 +36,15 @@ def client_context(files: Mapping[str, str]) -> ssl.SSLContext:
         raise _unusable("cafile", cafile, f"its certificate cannot be read ({error.reason or error})") from None
     if certfile is None:
         if keyfile is not None:
-            raise UrlInvalid("the broker URL has keyfile= without certfile=, the certificate that the key is for.")
+            raise UrlInvalid(
+                "the broker URL has keyfile= without certfile=. Add certfile= with the path of the key's certificate."
+            )
         return context
     _check(certfile, "certfile", "CERTIFICATE", "certificate")
     if keyfile is not None:
         _check(keyfile, "keyfile", "PRIVATE KEY", "private key")
     elif "PRIVATE KEY-----" not in _read(certfile, "certfile"):
-        raise UrlInvalid("the broker URL has certfile= without keyfile=, and the file holds no private key.")
+        raise UrlInvalid(f"certfile={certfile} in the broker URL contains no private key. Add keyfile= with its path.")
     key, path = ("certfile", certfile) if keyfile is None else ("keyfile", keyfile)
 
     def refuse() -> str:

@@ -166,7 +166,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         return transport is not None and not self._output and not transport.get_write_buffer_size()
 
     def send_now(self, data: bytes) -> None:
-        """Write whole frames while the connection is idle, from any thread with the socket lock."""
+        """Write whole frames while the connection is idle, from any thread that holds the socket lock."""
         sent = self.socket_lock.write(data)
         if sent < len(data):
             self._output.insert(0, data[sent:])

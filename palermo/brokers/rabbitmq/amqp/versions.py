@@ -173,7 +173,7 @@ def without_priorities(queue: str, kind: str, text: str) -> str:
 
 
 def of_quorum(kind: str, text: str) -> str:
-    """The addition to a finding about a quorum queue that describes its treatment of priorities; "" for other types."""
+    """The sentence about priorities that findings about a quorum queue include; "" for other types."""
     if kind != QUORUM:
         return ""
     version = parse(text)

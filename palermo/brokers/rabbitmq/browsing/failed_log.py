@@ -62,7 +62,7 @@ class FailedOffsets:
         copies[key] = (*copies.get(key, ()), offset)
 
     def removed(self, queue: str, key: str) -> None:
-        """Record that a copy was removed. Of several copies, the first one counts as removed."""
+        """Record that a copy was removed. If there are several copies, the first one counts as removed."""
         copies = self._there.get(queue, {})
         offsets = copies.pop(key, ())
         if len(offsets) > 1:

@@ -42,9 +42,9 @@ async def take(
     """The next `count` messages of the queue, unacknowledged; fewer if it runs empty.
 
     Uses a subscription that ends with the last message. basic.get is slower, since a quorum queue writes each one to
-    disk: 380 messages a second instead of 3,850 (RabbitMQ 3.10.8; classic queues 4,700 and 14,400). Without `cancel`
-    messages keep arriving: none of them may be settled, and the channel must be closed soon. With `late` properties are
-    parsed on demand. With `max_body` a longer body is cut on arrival to one byte more.
+    disk: 380 messages a second instead of 3,850 (RabbitMQ 3.10.8; classic queues 4,700 and 14,400). Without `cancel`,
+    messages keep arriving, so the caller must not settle any and must close the channel soon. With `late` properties
+    are parsed on demand. With `max_body` a longer body is cut on arrival to one byte more.
     """
     taken: list[Got] = []
     news = asyncio.Event()
@@ -153,7 +153,7 @@ class Reader:
         only_look: bool = False,
         max_body: int | None = None,
     ) -> None:
-        """For a queue that isn't a job queue, `name` is its AMQP name. With `only_look` no message may be settled.
+        """For a queue that isn't a job queue, `name` is its AMQP name. With `only_look`, no message must be settled.
 
         With `max_body` a longer body is cut to one byte more. Such a message is only for display. A reader of failed
         jobs waits for other readers, because their messages belong to the queue. In other queues readers can't be

@@ -91,7 +91,7 @@ class QueueOrder:
             self._arrange()
 
     def forget(self) -> None:
-        """Consider no queue empty any more, except those with a subscription."""
+        """Stop considering queues empty, except those with a subscription."""
         self.found_full(self.empty)
 
     def looked(self, full: Collection[str], *, began: float, ended: float) -> None:

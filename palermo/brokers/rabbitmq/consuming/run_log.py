@@ -296,7 +296,9 @@ class RunLog:
                 self._complain(f"requeuing job {id} may count as the death of a worker", error)
 
     def ended(self, slot: int, id: str, *, forget: bool) -> None:
-        """Record that the job is settled. With `forget`, drops its dead workers, since it was not requeued."""
+        """Record that the job is settled. With `forget`, also drops the workers that died with it, because it was not
+        requeued.
+        """
         if self._begun.get(slot) == id:
             del self._begun[slot]
         if self._blames.pop(id, None) and forget:

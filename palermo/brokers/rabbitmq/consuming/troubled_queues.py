@@ -23,7 +23,7 @@ class TroubledQueues:
     """The ignored queues, each with the time of the next attempt."""
 
     def __init__(self, try_again: Callable[[str], None]) -> None:
-        """`try_again` is called with a queue when its time is over."""
+        """`try_again` is called with a queue when the next attempt is due."""
         self._try_again = try_again
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._said: dict[str, float] = {}

@@ -221,7 +221,7 @@ class FairScheduler(Work):
                 fair_queue.stopped = fair_queue.stopped or stopped
 
     async def has(self, tenant_queue: TenantQueue) -> bool:
-        """Whether jobs of this tenant wait, or may wait, in the tenant's own queue."""
+        """Whether the tenant's own queue has waiting jobs, or might have some."""
         fair_queue = self._fair_queues.get(tenant_queue.queue)
         state = None if fair_queue is None else fair_queue.states.get(tenant_queue.tenant)
         if fair_queue is not None and state is not None and (state.in_hand or tenant_queue.tenant in fair_queue):

@@ -118,7 +118,7 @@ class Leader:
         """Lead until cancelled.
 
         Raises BrokerUnavailable when the connection or the queue is lost, HandsOver if another session is to lead, and
-        BrokerRefused if this user lacks a permission. `refused` keeps the last of these.
+        BrokerRefused if this user lacks a permission. `refused` is the last BrokerRefused.
         """
         lost: asyncio.Future[Any] = asyncio.ensure_future(self._connection.lost.wait())
         # If the queue is deleted, another session may lead, and there must not be two. It may also be impossible to

@@ -80,7 +80,7 @@ class LeaderClient:
         workers: Callable[[], Awaitable[WorkerList]],
         publisher: Callable[[], Awaitable[Publisher]],
     ) -> None:
-        """`workers` returns all workers, also silent ones. `publisher` opens a publisher on the connection."""
+        """`workers` returns all workers, including silent ones. `publisher` opens a publisher on the connection."""
         self._session = session
         self._workers = workers
         self._connection = connection

@@ -201,7 +201,7 @@ class MainDuty(Work):
                 return self._limits.known()
 
     async def has_jobs(self, tenant_queue: TenantQueue) -> bool:
-        """Whether jobs of this tenant wait, or may wait, in the tenant's own queue."""
+        """Whether the tenant's own queue has waiting jobs, or might have some."""
         return await self._ask(operations.HasTenantJobs(tenant_queue.queue, tenant_queue.tenant))
 
 

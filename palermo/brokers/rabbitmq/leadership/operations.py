@@ -100,7 +100,7 @@ class EnqueueUnique(BriefOperation[list[EnqueueAnswer]], frozen=True):
 
 
 class Start(Struct, frozen=True):
-    """The answer for a job that a worker wants to start."""
+    """The answer to a worker that is about to start a job."""
 
     answer: StartAnswer
     #: The message in `answer`.
@@ -108,7 +108,7 @@ class Start(Struct, frozen=True):
 
 
 class StartJob(BriefOperation[Start], frozen=True):
-    """Take the key for a job that a worker wants to start."""
+    """Take the key for a job that a worker is about to start."""
 
     id: str
     job: str

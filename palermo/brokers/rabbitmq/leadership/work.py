@@ -39,7 +39,7 @@ class Work(ABC):
         """Stop, once pending work is stored. May be cancelled. The connection is closed afterwards."""
 
     def handle_now(self, operation: Operation[Any]) -> Any:
-        """The reply if it needs no waiting, else NotImplemented. The caller sends it immediately."""
+        """The reply if it needs no waiting, otherwise NotImplemented. The caller sends it immediately."""
         return NotImplemented
 
     @abstractmethod

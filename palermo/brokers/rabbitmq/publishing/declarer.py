@@ -51,7 +51,7 @@ class EventTopology:
             if difference := await channel.declare_exchange(name, kind):
                 raise BrokerRefused(
                     f"exchange {name!r} exists, but is not a durable {kind} exchange ({difference.text}). Choose"
-                    " another prefix with the setting events_prefix."
+                    " another prefix with the events_prefix setting."
                 )
         await channel.call(channel.raw.exchange_bind, self.distributor, self.gateway)
 
@@ -223,7 +223,7 @@ class Declarer:
             return self.kinds[queue]
 
     async def _make(self, queue: str) -> str:
-        """Register a queue and create it. Of several sessions that do this at the same time, one registers it."""
+        """Register a queue and create it. If several sessions do this at the same time, only one registers it."""
         digest = hashlib.sha256(queue.encode(errors="surrogatepass")).hexdigest()[:32]
         making = Mutex(internal(self._exchange, f"making.{digest}"))
         async with making.held(self._connection, patience=0, optional=True) as ours:
@@ -244,9 +244,10 @@ class Declarer:
             return await self._declare(queue)
 
     async def ensure_registered(self, queues: Iterable[str]) -> dict[str, str]:
-        """The types of those of these queues that are registered and exist with our arguments. Others need `ensure`.
+        """The types of the queues among these that are registered and exist with our arguments. The others need
+        `ensure`.
 
-        The queries are pipelined: 3,000 queues one after another took a minute.
+        The queries are pipelined, because 3,000 queries one after another took a minute.
         """
         wanted = list(queues)
         async with self._lock:

@@ -16,7 +16,7 @@ class EndWriter:
     """Writes the ends of one session's runs into one queue."""
 
     def __init__(self, queue: RecordQueue, connection: Connection, outbox: Outbox, timeout: float) -> None:
-        """`timeout` is the seconds to wait for RabbitMQ's confirm; an alarm extends it."""
+        """`timeout` is the time to wait for RabbitMQ's confirm, in seconds; an alarm extends it."""
         self._queue = queue
         self._connection = connection
         self._outbox = outbox

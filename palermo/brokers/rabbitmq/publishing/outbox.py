@@ -149,8 +149,8 @@ class Outbox:
     async def publish(self, message: Message, queue: str, *, patient: bool = False) -> None:
         """Store the message in this queue, or in the place where it first has to wait.
 
-        See palermo.contract.broker.Broker.publish. With `patient` it waits as long as an alarm lasts, because giving up
-        would only run a job again.
+        See palermo.contract.broker.Broker.publish. With `patient`, the call waits while an alarm lasts, because giving
+        up would only cause the job to run again.
         """
         place = _place(message, queue)
         try:
@@ -256,7 +256,7 @@ def _place(message: Message, queue: str) -> Place:
 
 
 def _by(count: int, messages: Iterable[Message]) -> Iterator[list[Message]]:
-    """The messages in lists of `count`."""
+    """Split the messages into lists of `count`."""
     waiting = iter(messages)
     while some := list(islice(waiting, count)):
         yield some

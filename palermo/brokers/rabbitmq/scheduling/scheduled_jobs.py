@@ -166,7 +166,7 @@ class ScheduledJobs:
 
     @asynccontextmanager
     async def _indexed(self) -> AsyncIterator[None]:
-        """In the block no job moves to another queue, and the index has all waiting jobs except the held ones."""
+        """During the block, no job moves to another queue, and the index has all waiting jobs except the held ones."""
         async with self._buckets.turn:
             self._index.use()
             if self._publishes:

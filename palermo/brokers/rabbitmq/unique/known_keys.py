@@ -55,7 +55,7 @@ class KnownKeys:
 
     @property
     def next_alarm(self) -> float | None:
-        """The Unix seconds at which a key's state first changes by itself; None for never."""
+        """The Unix time at which a key's state first changes by itself; None for never."""
         return self._alarms.first
 
     def over(self, now: float) -> list[Key]:

@@ -132,7 +132,7 @@ class UniqueKeys:
         return answers
 
     def start_now(self, message: Message, *, worker: str, run: str, again: bool) -> StartAnswer | None:
-        """The answer to a worker that wants to start a job, if that needs no waiting; else None.
+        """The answer to a worker that is about to start a job, if it needs no waiting; otherwise None.
 
         The caller sends it on the channel of the answers before it sends anything else there.
         """
@@ -156,7 +156,7 @@ class UniqueKeys:
         return answer
 
     async def start(self, message: Message, *, worker: str, run: str, again: bool) -> StartAnswer:
-        """The answer to a worker that wants to start a job, once the ends of earlier runs are known."""
+        """The answer to a worker that is about to start a job, once the ends of earlier runs are known."""
         lock = lock_of(message)
         if lock is None:
             return StartAnswer(why=StartReason.RUN)
@@ -276,7 +276,7 @@ class UniqueKeys:
     async def page(self, text: str, *, offset: int, limit: int, after: str = "") -> KeyPage:
         """See palermo.contract.broker.UniqueKeys.
 
-        With `after`, the page starts behind that name. It then contains only keys that existed at the last call without
+        With `after`, the page starts after that name. It then contains only keys that existed at the last call without
         `after`, and `total` is incomplete.
         """
         await self._catch_up()

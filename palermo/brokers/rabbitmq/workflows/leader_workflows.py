@@ -142,7 +142,7 @@ class LedgerStore:
                 self._due.put(name, None if packed is None else packed.due)
 
     def orphans(self) -> dict[str, Packed | None]:
-        """The parts of missing workflows, mapped to None. A leader died before it stored the workflow."""
+        """The parts of missing workflows, mapped to None. Their leader died before it stored the workflow."""
         return {name: None for id, names in self._parts.items() if id not in self.all for name in names}
 
 

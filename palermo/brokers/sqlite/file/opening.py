@@ -41,7 +41,7 @@ _OPTIONS = ("timeout",)
 
 
 async def open_store(address: Address, timeout: float, *, warns: bool = True, creates: bool = True) -> Store:
-    """Open the store at the address; `timeout` is the seconds to wait for other processes.
+    """Open the store at the address; `timeout` is the time to wait for other processes, in seconds.
 
     With `warns`, log a warning, once per process, if all users can read the file. With `creates`, create a missing
     file. Raises UrlInvalid for unknown options, StoreInvalid if the file is missing or can't be a store, and

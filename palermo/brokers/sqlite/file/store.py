@@ -148,7 +148,9 @@ class Store:
         timeout: float,
         closed: Callable[[], None] | None = None,
     ) -> None:
-        """`closed` is called when the store is closed. Given for a file that ends with its last session."""
+        """`closed` is called when the store is closed. It is given only for a file that is deleted with its last
+        session.
+        """
         self.path = path
         #: Whether committed data must survive a power failure.
         self.lasting = closed is None
