@@ -147,25 +147,25 @@ def leader(place: Ground) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 @contextmanager
-def connected(broker: str, *config: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """A private broker to which this process enqueues: its version, and the environment of a worker.
+def connected(broker: str, *config: str, url: str | None = None) -> Iterator[tuple[str, dict[str, str]]]:
+    """A broker to which this process enqueues: its version, and the environment of a worker.
 
-    `config` are options of redis-server.
+    It is private, unless `url` names a RabbitMQ. `config` are options of redis-server.
     """
     if broker == "rabbitmq":
-        with ground(None) as place:
+        with ground(url) as place:
             place.connect()
             yield f"RabbitMQ {place.version}", place.environment()
         return
     with ExitStack() as stack:
         if broker == "redis":
             node = stack.enter_context(redis_node.running(*config))
-            name, url = node.version(), node.url
+            name, at = node.version(), node.url
         else:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            name, url = f"SQLite {sqlite3.sqlite_version}", f"sqlite:///{folder}/jobs.db"
-        client = palermo.connect(url)
-        yield name, environment(url)
+            name, at = f"SQLite {sqlite3.sqlite_version}", f"sqlite:///{folder}/jobs.db"
+        client = palermo.connect(at)
+        yield name, environment(at)
         client.close()
 
 

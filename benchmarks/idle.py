@@ -1,10 +1,14 @@
-"""The cost of a worker without jobs, against bare pika loops: `python -m benchmarks.idle [import|start|memory]`.
+"""The cost and the latency of an idle worker: `python -m benchmarks.idle [import|start|memory|latency]`.
 
-    import   processor time of a fresh interpreter that imports Palermo
-    start    from a worker's start to the first line of its first job, and from TERM to its exit
-    memory   of the processes of a worker with two slots that have run some jobs; a shared page counts once
+    import   processor time of a fresh interpreter that imports Palermo, against pika
+    start    from a worker's start to the first line of its first job, and from TERM to its exit, against a bare loop
+    memory   of the processes of a worker with two slots that have run some jobs, against two bare loops
+    latency  from the call of enqueue to the first line of the job, and the processor time of the idle worker
 
-The interpreters and processes take turns, so that other work of the machine affects all of them.
+In memory, a shared page counts once. Interpreters and processes take turns, so that other work of the machine affects
+all of them. For `latency`, jobs are enqueued one at a time, each shortly after the previous one has ended, on the
+broker that `--broker` selects. All processes share one clock. Redis writes each job to its disk before enqueue returns,
+unless `--fsync everysec` is given.
 """
 
 import argparse
@@ -15,20 +19,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import bare, jobs
 from benchmarks.compare import machine, versions
-from benchmarks.ground import ROOT, WORKER, Ground, add_url, ground
-from benchmarks.processes import compiled, family, pss_bytes, spent_by_children
+from benchmarks.ground import BROKERS, ROOT, WORKER, Ground, add_url, connected, ground
+from benchmarks.processes import compiled, cpu_seconds, family, pss_bytes, spent_by_children
 
 #: Jobs that the slots have run before their memory is read.
 _JOBS = 200
 
-#: Seconds after which a process counts as stuck.
+#: Seconds after which a process counts as stuck, and a job as lost.
 _WITHIN = 60.0
+
+#: Seconds for which the processor time of the idle worker is measured.
+_IDLE = 10.0
 
 #: The imports of each interpreter. All others contain the first.
 _PROGRAMS = {
@@ -163,23 +170,79 @@ def _span(seconds: list[float]) -> str:
     return f"{statistics.median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})".rjust(20)
 
 
-_ROWS = {"import": imports, "start": start, "memory": memory}
+def latency(*, broker: str, url: str | None, count: int, space: float, fsync: str) -> None:
+    """Print how soon an idle worker starts a job."""
+    config = ("--appendfsync", fsync) if broker == "redis" else ()
+    with connected(broker, *config, url=url) as (version, environment):
+        took, spent = delays(environment, count=count, space=space)
+    took.sort()
+    print("latency: from the call of enqueue to the first line of the job, on an idle worker")
+    print(f"{' '.join((version, *config))}; {machine()}; {count} jobs\n")
+    for name, share in (("p10", 0.1), ("p25", 0.25), ("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
+        print(f"{name} {took[int(share * len(took))] * 1e3:>8.2f} ms")
+    print(f"\nthe idle worker takes {spent:.2%} of a core")
+
+
+def delays(environment: Mapping[str, str], *, count: int, space: float) -> tuple[list[float], float]:
+    """Seconds from enqueue to start of each job, and the share of a core that the idle worker takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        worker = subprocess.Popen([*WORKER, "-q", jobs.MARKED], cwd=ROOT, env=dict(environment))
+        try:
+            for number in range(20):
+                _delay(Path(folder) / f"before-{number}")
+            spent = cpu_seconds(family(worker.pid))
+            time.sleep(_IDLE)
+            spent = (cpu_seconds(family(worker.pid)) - spent) / _IDLE
+            took = []
+            for number in range(count):
+                time.sleep(space)
+                took.append(_delay(Path(folder) / f"{number}"))
+        finally:
+            worker.terminate()
+            worker.wait()
+    return took, spent
+
+
+def _delay(path: Path) -> float:
+    """Enqueue one job, and wait for its start."""
+    began = time.monotonic()
+    jobs.mark.enqueue(str(path))
+    while not path.exists() or not (text := path.read_text()):
+        if time.monotonic() - began > _WITHIN:
+            raise SystemExit("the worker did not take its job.")
+        time.sleep(0.002)
+    return float(text) - began
+
+
+#: The rows that compare a worker with bare pika loops.
+_COMPARED = {"import": imports, "start": start, "memory": memory}
+
+_ROWS = (*_COMPARED, "latency")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What a worker without jobs costs, against bare pika loops.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"{', '.join(_ROWS)}; default: all")
     add_url(parser)
-    parser.add_argument("--rounds", type=int, default=7, help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=7, help="of the compared rows; default: %(default)s")
+    parser.add_argument("--broker", choices=BROKERS, default="rabbitmq", help="for latency; default: %(default)s")
+    parser.add_argument("-n", type=int, default=300, metavar="JOBS", help="for latency; default: %(default)s")
+    parser.add_argument("--space", type=float, default=0.05, metavar="S", help="between two jobs; default: %(default)s")
+    parser.add_argument("--fsync", choices=("always", "everysec"), default="always", help="of Redis; %(default)s")
     given = parser.parse_args()
-    if unknown := set(given.rows) - _ROWS.keys():
+    if unknown := set(given.rows) - set(_ROWS):
         parser.error(f"unknown row {', '.join(sorted(unknown))}; the rows are {', '.join(_ROWS)}.")
-    with ground(given.url) as place:
-        place.connect()
-        print(f"idle: {versions(place.version)}; {machine()}")
-        for name in given.rows or _ROWS:
-            print(flush=True)
-            _ROWS[name](place, given.rounds)
+    if given.url and given.broker != "rabbitmq":
+        parser.error("--url names a RabbitMQ, so it cannot be combined with another --broker.")
+    for name in given.rows or _ROWS:
+        if name == "latency":
+            latency(broker=given.broker, url=given.url, count=given.n, space=given.space, fsync=given.fsync)
+        else:
+            with ground(given.url) as place:
+                place.connect()
+                print(f"{name}: {versions(place.version)}; {machine()}\n", flush=True)
+                _COMPARED[name](place, given.rounds)
+        print(flush=True)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,8 @@ class RedisBroker(StepBroker[Store, RedisConsumer]):
         self._attempts.end(message)
 
     def try_publish(self, message: Message, ended: OnPublished) -> bool:
-        # Fast path: the waiting thread writes. benchmarks.latency: p25 1.76 ms, 1.87 without; p50 2.8 ms, 3.2 without.
+        # Fast path: the waiting thread writes. benchmarks.idle latency: p25 1.76 ms, 1.87 without; p50 2.8 ms, 3.2
+        # without.
         def answered(error: PalermoError | None) -> None:
             if error is None:
                 self._attempts.end(message)
