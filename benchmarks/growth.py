@@ -4,10 +4,12 @@ Each is measured at three sizes. Printed are the cost, the cost per thousand, an
 grows from one size to the next: 0 is flat, 1 is proportional, 2 is quadratic.
 
     keys       unique keys: a list of all; enqueues with a key during it and without it; an idle leader's processor time
+               and memory
     start      queues: a worker on `*`, from its start to its first job
     wake       queues: single jobs for an idle worker on `*`: their latency, and the broker's processor time
-    tenants    tenants: the first job of a new tenant, with a worker and without; jobs dispatched per second
-    doctor     queues: `palermo doctor`
+    tenants    tenants: the first job of a new tenant, with a worker and without; jobs dispatched per second; memory of
+               RabbitMQ
+    doctor     queues: `palermo doctor`; RabbitMQ's processor time for a list of all
     overview   queues: the first web page and its rows from the API, with two workers on `*`
     one        failed jobs: one is shown, requeued, discarded; the newest page; all groups
     history    records of the journal: the newest page; the timelines of the newest and the oldest job; a job's status
@@ -38,7 +40,7 @@ from benchmarks import bare, jobs
 from benchmarks.compare import machine, versions
 from benchmarks.ground import ROOT, WORKER, Ground, add_url, ground, leader
 from benchmarks.pages import served
-from benchmarks.processes import cpu_seconds, family
+from benchmarks.processes import cpu_seconds, family, pss_bytes
 from benchmarks.shop import failed_jobs, put_failed
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
 from palermo.client.client import default_client
@@ -61,6 +63,9 @@ _SPACED, _SPACE = 60, 0.3
 
 #: Seconds in which the lateness of other jobs is measured without the scheduled jobs, and during their listing.
 _BESIDE = 10.0
+
+#: Lists of all queues.
+_LISTED = 10
 
 #: Jobs of tenants; tenants that are new one at a time, and seconds between two of them; seconds until RabbitMQ has
 #: stored the messages of many queues, because a declaration, and so an election, takes 2 s before that.
@@ -121,7 +126,7 @@ def keys(place: Ground, size: int) -> Figures:
         keyed("beside", 1)
         for left in range(size, 0, -1_000):
             keyed("held", min(left, 1_000))
-        idled = idle(keeper.pid)
+        idled, memory = idle(keeper.pid), pss_bytes([keeper.pid]) / 1e6
         command = [sys.executable, "-m", "palermo", "unique", "list", "--json"]
         began = time.perf_counter()
         listing = subprocess.Popen(command, cwd=ROOT, env=place.environment(), stdout=subprocess.DEVNULL)
@@ -141,6 +146,7 @@ def keys(place: Ground, size: int) -> Figures:
             "slowest alone ms": max(seconds(lambda: keyed("beside", 1)) for _ in asked) * 1e3,
             "failed enqueues": float(failed),
             "idle leader %": idled,
+            "leader MB": memory,
         }
 
 
@@ -212,9 +218,12 @@ def tenants(place: Ground, size: int) -> Figures:
             time.sleep(_APART)
         return statistics.median(took)
 
+    before = broker_bytes(place)
     began = time.perf_counter()
     enqueue(range(size))
     took = time.perf_counter() - began
+    time.sleep(_STORED)
+    memory = broker_bytes(place) - before
     unserved = alone("unserved")
     with tempfile.TemporaryDirectory() as folder:
         # The first has no tenant, and the last is dispatched after all others.
@@ -242,18 +251,30 @@ def tenants(place: Ground, size: int) -> Figures:
         "first job ms": 1e3 * served,
         "without a worker ms": 1e3 * unserved,
         "of many ms": 1e3 * took / size,
+        "broker MB": memory / 1e6,
         "dispatched jobs a second": _DISPATCHED / (last - first),
         "by bare pika": again / bare_pika,
     }
 
 
+def broker_bytes(place: Ground) -> int:
+    """The memory of the private node; zero on a broker from the command line."""
+    return 0 if place.node is None else pss_bytes(family(place.node.pid))
+
+
 def doctor(place: Ground, size: int) -> Figures:
-    """Run `palermo doctor`."""
+    """Run `palermo doctor`, then list all queues ten times."""
     queues(place, size)
     command = [sys.executable, "-m", "palermo", "doctor", "--json"]
     began = time.perf_counter()
     subprocess.run(command, cwd=ROOT, env=place.environment(), stdout=subprocess.DEVNULL, check=False)
-    return {"doctor s": time.perf_counter() - began}
+    took, inspector = time.perf_counter() - began, palermo.inspector()
+    inspector.queues.list()
+    spent = place.broker_seconds()
+    for _ in range(_LISTED):
+        inspector.queues.list()
+    spent = place.broker_seconds() - spent
+    return {"doctor s": took, "broker µs a listed queue": 1e6 * spent / _LISTED / size}
 
 
 def overview(place: Ground, size: int) -> Figures:
@@ -444,6 +465,7 @@ def scheduled(place: Ground, size: int) -> Figures:
             phase("")
         for (name, begins), (_, ended) in itertools.pairwise(phases):
             times = sorted(after for at, after in late if begins <= at < ended) or [math.nan]
+            found[f"{name}: p50 late ms"] = 1e3 * statistics.median(times)
             found[f"{name}: p99 late ms"] = 1e3 * times[len(times) * 99 // 100]
             found[f"{name}: worst late ms"] = 1e3 * times[-1]
         keeper.kill()

@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute, Mount
 from benchmarks import jobs, shop
 from benchmarks.compare import Row, Sample, contest, machine, versions
 from benchmarks.ground import ROOT, WORKER, Ground, add_url, ground
-from benchmarks.processes import cpu_seconds
+from benchmarks.processes import cpu_seconds, pss_bytes
 from palermo.webui.pages import ROUTERS
 
 #: Milliseconds: the median and the worst of a page.
@@ -229,7 +229,11 @@ def times(place: Ground, rounds: int, *, queues: int, failed: int, scheduled: in
         began = time.perf_counter()
         while http.get("/api/history?limit=1").status_code != 200 or "data-poll" in http.get("/failures").text:
             time.sleep(0.5)
-        print(f"read by the pages in {time.perf_counter() - began:.0f} s", flush=True)
+        took, worked, memory = time.perf_counter() - began, cpu_seconds([pid]), pss_bytes([pid]) / 1e6
+        print(
+            f"read by the pages in {took:.0f} s; {worked:.0f} s of processor time and {memory:.0f} MB by now",
+            flush=True,
+        )
         asked = addresses(http)
         taken: dict[str, list[float]] = {path: [] for path in asked}
         size, spent = dict.fromkeys(asked, 0), dict.fromkeys(asked, 0.0)
