@@ -40,8 +40,8 @@ class TempIndex:
         """Open an empty index. `tables` is the SQL that creates its tables; `name` appears in error messages.
 
         `opened` is called with each new connection and its empty tables: here, after `reset` and `close`, and after a
-        `write` block that raised. It must clear what the owner remembers about the old rows. Use the connection only
-        within `read` and `write`.
+        `write` block that raised. It must clear the owner's data about the old rows. Use the connection only within
+        `read` and `write`.
         """
         self._tables, self._name, self._cache_kib, self._opened = tables, name, cache_kib, opened
         self._lock = threading.RLock()

@@ -118,7 +118,7 @@ class Site:
 
     @property
     def connected_to(self) -> str:
-        """The broker's URL for display, without user and password."""
+        """The broker's URL for display, without user or password."""
         settings, address = self.client.settings, self.client.settings.address
         if not address.hosts:
             return str(address)

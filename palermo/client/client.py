@@ -244,7 +244,7 @@ class Client:
             return self._thread
 
     def _import(self) -> None:
-        """Import what the first publish needs. Holds `forking.guard`, so that a fork waits for the imports."""
+        """Import the modules for the first publish. Holds `forking.guard`, so that a fork waits for the imports."""
         import encodings.idna  # noqa: F401 - the first look-up of a host name imports it
 
         self.serializers.names()

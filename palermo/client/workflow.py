@@ -200,7 +200,7 @@ class Building:
             return name
         if not wanted.isprintable() or "/" in wanted or ":" in wanted or not 0 < len(wanted.encode()) <= MAX_STEP_NAME:
             raise OptionInvalid(
-                f"step id {wanted!r:.120} must be 1 to {MAX_STEP_NAME} bytes of printable text without '/' and ':'."
+                f"step id {wanted!r:.120} must be 1 to {MAX_STEP_NAME} bytes of printable text without '/' or ':'."
             )
         if wanted in self.steps:
             raise OptionInvalid(f"this run has already added a step {wanted!r}. Give each step its own id.")

@@ -588,7 +588,7 @@ def opener(address: Address) -> Callable[[SessionParameters], Any]:
     found = own(group).get(scheme) or installed(group).get(scheme)
     if found is None:
         known = ", ".join(sorted(installed(group)))
-        raise UrlInvalid(f"{scheme}:// (in {address}) is not the scheme of a broker. The schemes are {known}.")
+        raise UrlInvalid(f"no installed broker supports {scheme}:// (in {address}). The supported schemes are {known}.")
     loaded: Callable[[SessionParameters], Any] = found.load()
     return loaded
 

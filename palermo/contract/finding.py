@@ -71,8 +71,9 @@ class FindsJobs(Protocol):
         """Find the jobs with these ids, or with `beginnings` those whose ids start with one of these texts.
 
         The search is complete on SQLite and Redis. On RabbitMQ, which has no lookup by id, it is bounded, and `unseen`
-        names what was left out. `queue` is where a job would wait, if known. Without `failed`, failed jobs are left
-        out. A job that moves during the search may be missed. Changes nothing. Raises BrokerUnavailable, BrokerRefused.
+        names the places that were left out. `queue` is where a job would wait, if known. Without `failed`, failed jobs
+        are left out. A job that moves during the search may be missed. Changes nothing. Raises BrokerUnavailable,
+        BrokerRefused.
         """
 
 

@@ -66,7 +66,7 @@ class RecurringJob(Plain, frozen=True, kw_only=True):
         if not isinstance(self.cron, str) or not isinstance(self.tz, str):
             raise OptionInvalid(f"cron={self.cron!r} and tz={self.tz!r} of recurring job {self.name!r} must be text.")
         if bool(self.cron) == (self.every is not None):
-            raise OptionInvalid(f"recurring job {self.name!r} needs cron= or every=, and not both.")
+            raise OptionInvalid(f"recurring job {self.name!r} needs exactly one of cron= and every=.")
         if self.missed not in MISSED:
             raise OptionInvalid(f"option missed={self.missed!r} is invalid; it must be one of {', '.join(MISSED)}.")
         if self.every is not None:
@@ -173,7 +173,7 @@ def _zone(name: str) -> tzinfo:
     except (OSError, ValueError, KeyError):  # ZoneInfoNotFoundError is a KeyError
         raise OptionInvalid(
             f"option tz={name!r} is not a time zone known to this machine. Give one such as 'Europe/Rome', or"
-            " `pip install tzdata` if the system has no time zones."
+            " run `pip install tzdata` if the system has no time zones."
         ) from None
 
 
@@ -211,7 +211,7 @@ def every_seconds(value: Duration) -> float:
 
 
 class Schedule(TypedDict, total=False):
-    """The declaration of a recurring job without its name and job. A missing or None field means the default."""
+    """The declaration of a recurring job without its name or job. A missing or None field means the default."""
 
     #: Five or six fields, as in crontab(5) (six: seconds first), or `every`, the time between two runs.
     cron: str | None

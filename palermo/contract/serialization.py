@@ -473,7 +473,7 @@ class Serializers:
         return self.compression(encoding).decompress(message.body, most)
 
     def _inside(self, message: Message, *, verify: bool, most: int = MAX_DECOMPRESSED) -> tuple[str, bytes]:
-        """The media type and body as the serializer wrote them, without compression and signature."""
+        """The media type and body as the serializer wrote them, without compression or signature."""
         kind, body = media_type(self._sniffed(message).content_type), self._decompressed(message, most)
         if kind == SIGNED:
             if verify:

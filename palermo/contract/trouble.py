@@ -44,7 +44,7 @@ class Troubled(Protocol):
 
 
 async def unless_blocked(broker: Troubled, work: Coroutine[Any, Any, T], *, grace: float = _GRACE) -> T:
-    """Await the work. Raises BrokerBlocked if it still waits for the broker's problem after `grace` seconds.
+    """Await the work. Raises BrokerBlocked if the broker's problem still blocks it after `grace` seconds.
 
     It is then unknown whether the work was done.
     """

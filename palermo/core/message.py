@@ -307,7 +307,7 @@ def from_wire(
     new_id: Callable[[], str],
     properties: Mapping[str, Any] = NO_HEADERS,
 ) -> Message:
-    """Read an AMQP message. Never raises: `defect` describes what is wrong with it.
+    """Read an AMQP message. Never raises: `defect` describes the problem with it.
 
     `taken_from` is the queue that the message was in. It overrides the header `queue`, except in a failed queue. For a
     scheduled message it is None, and the header applies. `new_id` generates an id for a message without one.

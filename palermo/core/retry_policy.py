@@ -23,7 +23,7 @@ RERUN_RETRIES = 2
 
 
 class Retry(Exception):
-    """Raise it in a job to fail this run and retry after `delay`, seconds or a timedelta, or after the job's backoff.
+    """Raise this in a job to fail this run and retry after `delay`, seconds or a timedelta, or after the job's backoff.
 
     The retry counts against the job's `retries`, or against 25 if the job declares none.
     """
@@ -35,7 +35,7 @@ class Retry(Exception):
 
 
 class Snooze(Exception):
-    """Raise it in a job to run again after `delay`, seconds or a timedelta. It isn't a failure and doesn't count."""
+    """Raise this in a job to run it again after `delay`, seconds or a timedelta. It doesn't count as a failure."""
 
     def __init__(self, delay: Duration) -> None:
         super().__init__(delay)
@@ -43,7 +43,7 @@ class Snooze(Exception):
 
 
 class Discard(Exception):
-    """Raise it in a job to discard the job. It isn't a failure; only the log and the history mention the job."""
+    """Raise this in a job to discard it. This isn't a failure; only the log and the history mention the job."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)

@@ -154,8 +154,8 @@ class ScheduledJobs(Context):
                 due.setdefault(int(message.run_at or 0.0), []).append(message.id)
         if len(due) > MAX_TIMES:
             raise OptionInvalid(
-                f"these jobs are due at {len(due):,} different times; a delay can move jobs of"
-                f" at most {MAX_TIMES:,}. Filter by due time, or move them all to one time."
+                f"these jobs are due at {len(due):,} different times, but a delay can only"
+                f" be added to {MAX_TIMES:,} of them. Filter by due time, or move them all to one time."
             )
         rows = []
         for second, ids in sorted(due.items(), reverse=True):

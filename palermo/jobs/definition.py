@@ -74,7 +74,9 @@ class JobDefinition:
         """Return a copy for a workflow function without its first parameter, which callers don't pass."""
         parameters = list(self.signature.parameters.values())
         if not parameters or parameters[0].kind not in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
-            raise OptionInvalid(f"workflow {self.name!r} needs a first parameter, flow, to add its steps to.")
+            raise OptionInvalid(
+                f"workflow {self.name!r} has no parameter for the flow. Add it as the first one: def run(flow, …)."
+            )
         return replace(self, signature=self.signature.replace(parameters=parameters[1:]))
 
     def queue_in(self, settings: "Settings") -> str:

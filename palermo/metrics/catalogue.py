@@ -27,7 +27,7 @@ WEB: tuple[Metric, ...] = (
     Metric(
         "palermo_broker_up",
         GAUGE,
-        "1 if the broker answers, else 0. If it is 0, the broker's metrics are missing.",
+        "1 if the broker answers, otherwise 0. If it is 0, the broker's metrics are missing.",
     ),
     Metric("palermo_queue_pending_jobs", GAUGE, "Jobs in a queue that could run now.", ("queue",)),
     Metric("palermo_queue_running_jobs", GAUGE, "Jobs of a queue that workers hold.", ("queue",)),

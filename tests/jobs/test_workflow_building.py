@@ -154,7 +154,7 @@ def test_a_workflow_not_stored_can_be_enqueued_again(flow: palermo.Workflow, tmp
 def test_a_workflow_is_a_function_with_an_argument_for_its_steps() -> None:
     with pytest.raises(OptionInvalid, match="on a function"):
         palermo.workflow(type("Checkout", (), {"process": lambda self, flow: None}))  # type: ignore[arg-type]
-    with pytest.raises(OptionInvalid, match="needs a first parameter, flow"):
+    with pytest.raises(OptionInvalid, match="has no parameter for the flow"):
 
         @palermo.workflow  # type: ignore[arg-type]
         def without() -> None: ...

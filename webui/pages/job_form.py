@@ -114,7 +114,7 @@ class FormPage(Struct, frozen=True, kw_only=True):
     time_hint: str
 
     def show(self, request: Request, row: Row, form: JobForm, error: Exception | None = None) -> Response:
-        """Return the page; with an error, as 422 or 404 (the job no longer exists).
+        """Return the page with the form. After an error, its status is 422, or 404 if the job no longer exists.
 
         Raises the error if it isn't about the input.
         """

@@ -401,29 +401,29 @@ def api_recurring_job(visit: Visiting, name: Id) -> RecurringRow:
 
 @api.post("/{name:palermo}/run")
 def api_run_recurring(visit: Visiting, name: Id) -> Enqueued:
-    """Enqueue it now, even if it is disabled. Its schedule doesn't change. Role: operator."""
+    """Enqueue a recurring job now, even if it is disabled. Its schedule doesn't change. Role: operator."""
     row = _row(visit, name)
     return Enqueued(id=actions.run_recurring(visit, name), job=row["job"], queue=row["queue"])
 
 
 @api.post("/{name:palermo}/enable")
 def api_enable_recurring(visit: Visiting, name: Id) -> RecurringRow:
-    """Enable it, so that it runs on schedule again. Role: operator."""
+    """Enable a recurring job, so that it runs on schedule again. Role: operator."""
     actions.switch_recurring(visit, name, on=True)
     return _row(visit, name)
 
 
 @api.post("/{name:palermo}/disable")
 def api_disable_recurring(visit: Visiting, name: Id) -> RecurringRow:
-    """Disable it until it is enabled again, even after restarts. Role: operator."""
+    """Disable a recurring job until it is enabled again, even after restarts. Role: operator."""
     actions.switch_recurring(visit, name, on=False)
     return _row(visit, name)
 
 
 @api.delete("/{name:palermo}")
 def api_remove_recurring(visit: Visiting, name: Id) -> Removed:
-    """Remove it. If code or configuration declares it, it is added again when a worker with it starts. Role:
-    operator.
+    """Remove a recurring job. If code or configuration declares it, it is added again when a worker with it starts.
+    Role: operator.
     """
     actions.remove_recurring(visit, name)
     return Removed(removed=1)

@@ -94,7 +94,7 @@ def _page(
 
 
 def _is_known(visit: Visit, id: str) -> bool:
-    """Whether this job's page would show something."""
+    """Whether this job's page has anything to show."""
     if find_job(visit.site, id).state:
         return True
     views = journal_views(visit.site)

@@ -116,7 +116,7 @@ def confirm(request: Request, visit: Visiting, choice: Choosing) -> Response:
 
 @router.get("/workers/{id:palermo}", name="worker")
 def worker(request: Request, visit: Visiting, id: str) -> Response:
-    """Show one worker with its running jobs and those of the last hour; for a dead one, what is known about it."""
+    """Show one worker with its running jobs and those of the last hour; for a dead one, all that is known about it."""
     try:
         found = visit.inspector.workers.show(id)
     except NotFound:

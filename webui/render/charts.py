@@ -167,7 +167,7 @@ def usage_plot(
     unit: Literal["bytes", "percent"],
     deploys: Sequence[Deploy] = (),
 ) -> Plot:
-    """Plot a worker's memory or CPU usage in each part of the time from `start` on, in Unix seconds."""
+    """Plot a worker's memory or CPU usage in each part of the period that begins at `start`, in Unix seconds."""
     look, name = ("memory", "memory") if unit == "bytes" else ("cpu", "CPU")
     return Plot(
         unit=unit,

@@ -110,7 +110,7 @@ class ScheduledJobs:
     ) -> list[AlteredJob]:
         """Change the matching jobs that exist at the start, in steps.
 
-        `edit` is for "move", and changes more than the due time.
+        With "move", `edit` can change more than the due time.
         """
         altered: dict[str, AlteredJob] = {}
         some: list[tuple[Any, Message]] = []

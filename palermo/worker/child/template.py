@@ -67,7 +67,7 @@ _NET_MS = 5_000
 
 
 class Template:
-    """The template process: its slots, and what it needs to fork them."""
+    """The template process: its slots, and the data that it needs to fork them."""
 
     def __init__(
         self, control: socket.socket, options: WorkerOptions, *, parent: int, host: str, stacks: int, marks: SharedMarks
@@ -297,7 +297,7 @@ class Template:
 
 
 def _place(settings: Settings) -> tuple[object, ...]:
-    """Return the settings that determine where jobs are stored, without user and password."""
+    """Return the settings that determine where jobs are stored, without user or password."""
     address = settings.address
     path = address.path if address.path in ("", ":memory:") else os.path.abspath(address.path)
     return address.scheme, address.hosts, address.vhost, address.service, path, settings.exchange, settings.prefix

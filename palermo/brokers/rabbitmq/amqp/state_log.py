@@ -205,7 +205,9 @@ class StateLog:
             async with asyncio.timeout(_PATIENCE):
                 records += await asyncio.gather(*coming)
         except TimeoutError:
-            raise BrokerUnavailable(f"the queue {self._queue!r} does not deliver what was published to it.") from None
+            raise BrokerUnavailable(
+                f"the queue {self._queue!r} does not deliver the messages published to it."
+            ) from None
         finally:
             for body in bodies:
                 self._coming.pop(body, None)

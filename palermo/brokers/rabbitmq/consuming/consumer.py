@@ -365,7 +365,7 @@ class RabbitmqConsumer:
         await quietly(self._worker_control.end())
 
     async def _schedule_early(self, delivery: Delivery) -> None:
-        """Store another program's early job as a delayed one. If cancelled, finishes first."""
+        """Store another program's early job as a delayed one. A cancelled call finishes storing the job first."""
         work = asyncio.ensure_future(self._move_early(delivery))
         try:
             await asyncio.shield(work)

@@ -1,4 +1,4 @@
-"""Open the file, and report in one line what is wrong with it."""
+"""Open the file, and report any problem with it in one line."""
 
 import asyncio
 import atexit

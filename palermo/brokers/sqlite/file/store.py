@@ -28,7 +28,7 @@ _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 #: The problem and the remedy, by SQLite's primary result code.
 _TEXTS: dict[int, str] = {
     sqlite3.SQLITE_NOTADB: "is not a SQLite database. Name another file, or move this one away.",
-    sqlite3.SQLITE_CORRUPT: "is damaged. Restore it from a backup, or save what is left with `sqlite3 FILE .recover`.",
+    sqlite3.SQLITE_CORRUPT: "is damaged. Restore it from a backup, or save its data with `sqlite3 FILE .recover`.",
     sqlite3.SQLITE_READONLY: "cannot be written. Check the permissions of the file, of its folder and of the disk.",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened. Check that its folder exists and that this user can read and write it.",
     sqlite3.SQLITE_PERM: "cannot be opened: no permission. Check the permissions of the file and its folder.",
