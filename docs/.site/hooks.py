@@ -31,7 +31,19 @@ _FENCED = re.compile(r"(^ *```.*?^ *```[ ]*$)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()([^)\s:]+?)(#[^)\s]*)?(?=\))")
 
 
+#: The looks of the site, and a script that names its landmarks.
+_ASSETS = ("site.css", "site.js")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    config.extra_css.append("assets/site.css")
+    config.extra_javascript.append("assets/site.js")
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for name in _ASSETS:
+        files.append(File.generated(config, f"assets/{name}", abs_src_path=str(DOCS / ".site" / name)))
     for source, page in OUTSIDE.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
     for name in sorted(linked_files() - set(OUTSIDE)):
