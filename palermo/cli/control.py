@@ -318,8 +318,10 @@ def dequeue(
             removed = inspector.jobs.dequeue(job, args, kwargs, queue=chosen, progress=show)
     click.echo(f"removed {count(removed, 'job')} from queue {safe(chosen)}.")
     same = "".join(f" --{name} JSON" for name, value in (("args", args), ("kwargs", kwargs)) if value is not None)
-    scheduled = count(len(later), "matching scheduled job")
-    hint = f"cancel {scheduled}, run `palermo scheduled cancel --all --job '={job}'{same}`."
+    hint = (
+        f"cancel {count(len(later), 'matching scheduled job')}, run"
+        f" `palermo scheduled cancel --all --job '={job}'{same}`."
+    )
     if not removed:
         but = f" To {hint}" if later else ""
         raise NotFound(f"no matching job {job} is waiting in queue {chosen!r}.{but}")
