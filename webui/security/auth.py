@@ -1,6 +1,6 @@
 """HTTP authentication with passwords and bearer tokens from a users file, for programs and browsers.
 
-Only the hash slows guessing down: two attempts at a time, about 50 ms each. Correct passwords are cached for ten
+Only the hash slows guessing down: two attempts at a time. Correct passwords are cached for ten
 minutes as keyed hashes, because clients with basic authentication send the password with every request.
 """
 
@@ -27,7 +27,7 @@ log = logging.getLogger("palermo.audit")
 #: The ASGI scope keys under which the guard stores the client's address, and our host as seen by the browser.
 CLIENT, HOST = "palermo.client", "palermo.host"
 
-#: Maximum number of hashes computed at a time and waiting. Each takes 64 MiB and about 50 ms.
+#: Maximum number of hashes computed at a time and waiting. Each takes 64 MiB.
 _MAX_HASHING, _MAX_WAITING = 2, 32
 
 
