@@ -139,7 +139,7 @@ def test_new_arguments_that_cannot_be_written_leave_the_job_where_it_is(client: 
 
     with pytest.raises(EncodeError):
         inspector.failed.requeue("1", args=[object()])
-    with pytest.raises(SignatureInvalid, match="stays in `failed`"):  # the key is not here
+    with pytest.raises(SignatureInvalid, match="remains in `failed`"):  # the key is not here
         inspector.failed.requeue("2", args=["y"])
 
     assert ids(inspector, "failed") == ["1", "2"]

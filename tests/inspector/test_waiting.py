@@ -97,7 +97,7 @@ def test_jobs_whose_key_another_job_has_are_neither_edited_nor_moved(client: Cli
 
     with pytest.raises(UsageError, match=r"another job has it.* Nothing was changed"):
         inspector.jobs.edit("first", args=["new"], waits_in="jobs")
-    with pytest.raises(DuplicateJob, match="stays in queue jobs"):
+    with pytest.raises(DuplicateJob, match="remains in queue jobs"):
         inspector.jobs.move("jobs", "first", "slow")
 
     assert [row["args"] for row in inspector.jobs.list("jobs").rows] == [["old"]]

@@ -171,7 +171,7 @@ def test_a_job_that_cannot_be_requeued_is_told_of_and_stays(read: FailedView, co
     done = commands.finished("requeue", ["1"], args=[1], kwargs={"x": object()})
 
     assert (done.status, done.taken, done.gone) == ("done", 0, 0)
-    assert "stays in `failed`" in done.outcome()
+    assert "remains in `failed`" in done.outcome()
     assert ids(read) == ["2", "1", "0"]
 
 
