@@ -9,11 +9,11 @@ from palermo.brokers.sqlite import SqliteBroker
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.message import Message
-from tests.contract.tools import ids
+from tests.contract.tools import PATIENT, ids
 
 
 async def opened(path: Path | str) -> SqliteBroker:
-    broker = await open_broker(SessionParameters(address=parse_url(f"sqlite:///{path}")))
+    broker = await open_broker(SessionParameters(address=parse_url(f"sqlite:///{path}"), timeout=PATIENT))
     assert isinstance(broker, SqliteBroker)
     return broker
 

@@ -1,13 +1,14 @@
-"""Jobs that run in real workers, on the embedded broker."""
+"""Jobs that run in real workers: common ones, those with odd names, and those whose module calls `connect`."""
 
 import os
 import signal
 from multiprocessing import get_all_start_methods
+from pathlib import Path
 
 import pytest
 
 from tests.harness.rig import Rig
-from tests.helpers import eventually
+from tests.helpers import eventually, has_traceback
 
 
 @pytest.mark.slow
@@ -101,3 +102,69 @@ def test_failed_jobs_above_the_limit_are_dropped_at_the_start(rig: Rig) -> None:
 
     eventually(lambda: list(rig.errors()) == ids[3:])
     assert worker.alive
+
+
+def test_odd_jobs_end_in_failed_and_the_jobs_behind_them_run(any_rig: Rig) -> None:
+    enqueue = any_rig.client.enqueue
+    ids = [
+        enqueue("hostile.no\0te", ("a",), {}).id,
+        enqueue("hostile.\u2028\x1b[31m", ("a",), {}).id,
+        enqueue("mixed.hostile", ("a",), {}, id="nul\0id").id,
+        enqueue("mixed.hostile", ("a",), {}, id="é" * 127).id,
+        enqueue("mixed.monster", ("a",), {}).id,
+        enqueue("hostile.no\0te", ("a",), {}, delay=0.1, tenant="t\0").id,
+        enqueue("mixed.hostile", ("a",), {}, limit=1, limit_key="k\0", unique="until_done", unique_key="u\0").id,
+    ]
+    enqueue("hostile.note", ("behind",), {})
+
+    # Not a burst: that may be over before the leader has moved the delayed job to its queue.
+    worker = any_rig.worker("-c", "2", modules=("hostile",), PALERMO_TEST_NOTES=str(any_rig.notes_path))
+
+    eventually(lambda: len(any_rig.errors()) == len(ids) and any_rig.lines() == ["behind"])
+    assert worker.stop() == 0
+    failed, log = any_rig.errors(), worker.log
+    assert set(failed) == set(ids)
+    assert (log.count(" connected "), has_traceback(log)) == (1, False)
+    assert len(failed[ids[4]][0]) == 500
+    assert failed[ids[2]][0] == "ValueError"
+
+
+JOBS = """
+import palermo
+palermo.connect({url!r}, {settings})
+
+@palermo.job
+def note(path):
+    with open(path, "a") as file:
+        file.write("done\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("url", "settings", "named"),
+    [
+        ("", "exchange='shop'", ["exchange 'shop'", "exchange 'palermo'"]),
+        ("sqlite:////tmp/elsewhere/jobs.db", "exchange='palermo'", ["sqlite:////tmp/elsewhere/jobs.db"]),
+        ("amqp://me:secret@rabbit:1/shop", "", ["amqp://me:***@rabbit:1/shop"]),
+    ],
+)
+def test_a_worker_whose_module_connects_elsewhere_refuses_to_start(
+    url: str, settings: str, named: list[str], rig: Rig, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere.py").write_text(JOBS.format(url=url or rig.settings.url, settings=settings))
+
+    worker = rig.worker("--burst", modules=("elsewhere",), cwd=tmp_path)
+
+    assert worker.wait() == 1
+    assert all(text in worker.log for text in [*named, str(rig.settings.address), "PALERMO_URL"]), worker.log
+    assert "secret" not in worker.log
+
+
+def test_a_worker_whose_module_connects_to_its_broker_runs_the_jobs(rig: Rig, tmp_path: Path) -> None:
+    settings = "exchange='palermo', default_queue='own', publish_timeout=9"
+    (tmp_path / "here.py").write_text(JOBS.format(url=rig.settings.url, settings=settings))
+    rig.enqueue("note", str(rig.notes_path), module="here", queue="own")
+
+    rig.burst(modules=("here",), cwd=tmp_path)
+
+    assert rig.lines() == ["done"]
