@@ -1,26 +1,34 @@
-"""Palermo in a Django process: transactions, arguments, settings, pages."""
+"""Palermo in a Django process: transactions, arguments, settings, pages, the example's outbox, Django's tasks."""
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import palermo
 from palermo.client.client import Client
-from palermo.errors import ArgumentsInvalid
+from palermo.core.lifecycle import Succeeded
+from palermo.errors import ArgumentsInvalid, BrokerUnavailable
 from palermo.inspector.inspector import Inspector
 from palermo.jobs import hooks, registry
 from palermo.settings.settings import Settings
 from palermo.testing import Palermo
+from palermo.worker.child.executor import Executor
 from tests.contrib import django_site
 from tests.helpers import eventually
 
 Waiting = Callable[[], list[str]]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def shop(_own_world: None) -> Iterator[Any]:
     site = django_site.start()
     yield site
@@ -195,3 +203,168 @@ def test_pages_work_under_asgi_too(shop: Any, client: Client) -> None:
         return refused.status_code, page.status_code, jobs.status_code
 
     assert asyncio.run(visit()) == (302, 200, 404)
+
+
+ROOT = Path(__file__).parents[2]
+
+Away = Callable[[], AbstractContextManager[Client]]
+
+
+def test_a_job_is_stored_with_the_data_and_enqueued_after_the_commit(shop: Any, waiting: Waiting) -> None:
+    with suppress(LookupError), shop.transaction.atomic():
+        for number in range(200):  # more than a commit moves: they must not hinder the next
+            shop.outbox.enqueue(shop.ship, number)
+        raise LookupError
+    with shop.transaction.atomic():
+        first = shop.outbox.enqueue(shop.ship, 1)
+        with suppress(LookupError), shop.transaction.atomic():
+            shop.outbox.enqueue(shop.ship, 3)
+            raise LookupError
+        shop.outbox.enqueue(shop.ship.options(queue="slow", id="mine"), order_id=2)
+        assert (waiting(), shop.outbox.waiting()[0], first.status()) == ([], 2, "outbox")
+
+    assert waiting() == ["ship(order_id=2)", "ship(1)"]
+    assert [job.status() for job in (first, palermo.job_by_id("mine"))] == ["pending", "pending"]
+    assert (shop.outbox.sweep(min_age=0), shop.outbox.waiting()) == (0, (0, 0.0))
+
+
+def test_a_job_of_a_program_that_is_killed_after_the_commit_arrives_once(shop: Any, waiting: Waiting) -> None:
+    program = (
+        "import os, signal; from django.db import transaction; from orders.jobs import outbox, ship\n"
+        "with transaction.atomic():\n"
+        "    transaction.on_commit(lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
+        "    outbox.enqueue(ship.options(id='order-1'), 1)\n"
+    )
+    killed = subprocess.run(
+        [sys.executable, str(django_site.PROJECT / "manage.py"), "shell", "-c", program],
+        env=os.environ | {"SHOP_DATA": str(shop.settings.DATA_DIR), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert (killed.returncode, waiting()) == (-signal.SIGKILL, []), killed.stdout + killed.stderr
+
+    assert (shop.outbox.sweep(min_age=0), shop.outbox.sweep(min_age=0)) == (1, 0)
+
+    assert waiting() == ["ship(1)"]
+    assert palermo.job_by_id("order-1").status() == "pending"
+
+
+def test_a_sweep_moves_each_row_once_and_passes_one_that_can_never_go(shop: Any, away: Away, waiting: Waiting) -> None:
+    @palermo.job
+    def pack(number: int) -> None:
+        """A job for which the broker is away once, and one of which is never enqueued."""
+
+    @pack.hook
+    def before_enqueue(number: int) -> None:
+        if number == 2 and not refused:
+            refused.append(number)
+            raise BrokerUnavailable("it is away")
+        if number == 3:
+            raise LookupError("no such order")
+
+    refused: list[int] = [2]
+    with away():
+        first, *_ = [shop.outbox.enqueue(pack, number) for number in (1, 2, 3, 4)]
+        with pytest.raises(BrokerUnavailable):
+            shop.outbox.sweep(min_age=0)
+    refused.clear()
+
+    assert shop.async_to_sync(first.status_async)() == "outbox"
+    assert shop.outbox.sweep() == 0  # rows as young as these are left to the program that stored them
+    with pytest.raises(BrokerUnavailable):
+        shop.outbox.sweep(min_age=0)
+    assert (waiting(), shop.outbox.waiting()[0]) == (["pack(1)"], 3)
+    assert shop.outbox.sweep(limit=1, min_age=0) == 2
+
+    assert waiting() == ["pack(1)", "pack(2)", "pack(4)"]
+    assert [entry.error for entry in shop.OutboxEntry.objects.all()] == ["LookupError: no such order"]
+
+
+def test_wrong_arguments_and_a_missing_table_are_told_at_once(shop: Any, client: Client) -> None:
+    # The migration makes the table that the model describes.
+    shop.call_command("makemigrations", "palermo_outbox", check=True, dry_run=True, verbosity=0)
+    stored = shop.Order.objects.create(email="a@example.com", total=30)
+
+    with pytest.raises(ArgumentsInvalid, match="Pass its id"):
+        shop.outbox.enqueue(shop.ship, stored)
+    with pytest.raises(ArgumentsInvalid):
+        shop.outbox.enqueue(shop.ship)
+    with (
+        shop.override_settings(INSTALLED_APPS=["palermo.contrib.django", "orders"]),
+        pytest.raises(shop.ImproperlyConfigured, match=r"INSTALLED_APPS, then run `manage.py migrate`"),
+    ):
+        shop.outbox.enqueue(shop.ship, 1)
+
+
+@pytest.fixture
+def tasks(shop: Any) -> Any:
+    """The module with the tasks."""
+    return shop.tasks
+
+
+@pytest.fixture
+def run(client: Client, executor: Executor) -> Callable[[], Any]:
+    """Runs the first job that waits, as a slot does; its result."""
+
+    def run() -> Any:
+        [queue] = [row["name"] for row in Inspector(client).queues.list() if row["pending"]]
+        [stored] = client.run(lambda broker: broker.browse(queue)).messages
+        return executor.run(stored)
+
+    return run
+
+
+def test_a_task_is_a_job_with_its_name_queue_priority_and_time(tasks: Any, client: Client) -> None:
+    result = tasks.add.enqueue(1, b=2)
+    tasks.greet.enqueue("Ann")
+    tasks.add.using(queue_name="mail", priority=-5).enqueue(1)
+    later = tasks.add.using(run_after=datetime.now(UTC) + timedelta(hours=1)).enqueue(1)
+
+    assert (result.status, result.args, result.kwargs) == (tasks.TaskResultStatus.READY, [1], {"b": 2})
+    assert result.enqueued_at is not None
+    [row] = Inspector(client).jobs.list("jobs").rows
+    assert (row["id"], row["job"]) == (result.id, "tests.contrib.django_jobs.add")
+    assert [row["priority"] for row in Inspector(client).jobs.list("mail").rows] == [5, 0]
+    assert client.job_by_id(later.id).status() == "scheduled"
+    assert tasks.add.get_result(later.id).status == tasks.TaskResultStatus.READY
+
+
+@pytest.mark.parametrize(("chosen", "argument"), [("wait_for", 3), ("greet", "Ann"), ("attempt", 10)])
+def test_a_worker_runs_the_function(tasks: Any, chosen: str, argument: Any, run: Callable[[], Any]) -> None:
+    enqueued = getattr(tasks, chosen).enqueue(argument)
+
+    result = run()
+
+    assert isinstance(result, Succeeded)
+    assert str(argument) in str(result.value)
+    assert chosen != "attempt" or enqueued.id in str(result.value), "a task with context gets it, and nobody passes it"
+
+
+def test_signals_are_sent_around_a_run(tasks: Any, run: Callable[[], Any]) -> None:
+    heard: list[Any] = []
+
+    def hear(sender: Any, task_result: Any, **_: Any) -> None:
+        heard.append((task_result.task.name, str(task_result.status)))
+
+    signals = (tasks.backend.task_enqueued, tasks.backend.task_started, tasks.backend.task_finished)
+    for each in signals:
+        each.connect(hear)
+    try:
+        tasks.break_down.enqueue()
+        run()
+    finally:
+        for each in signals:
+            each.disconnect(hear)
+
+    assert heard == [("break_down", "READY"), ("break_down", "RUNNING"), ("break_down", "FAILED")]
+
+
+def test_an_unknown_result_does_not_exist_and_wrong_options_are_told(tasks: Any, client: Client) -> None:
+    with pytest.raises(tasks.TaskResultDoesNotExist):
+        tasks.add.get_result("nobody")
+
+    wrong = tasks.backend.PalermoBackend("other", {"OPTIONS": {"retires": 3}})
+
+    assert list(tasks.task_backends["default"].check()) == []
+    assert ["retires" in each.msg for each in wrong.check()] == [True]

@@ -1,16 +1,19 @@
-"""Streams that tell pages of changes: many at once, and of users who may not look any more."""
+"""Many pages at once: streams that tell them of changes, users who may look no more, and a broker that is frozen."""
 
 import base64
 import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from html import escape
 from pathlib import Path
 
 import httpx
 import pytest
+from msgspec.structs import replace
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from palermo.errors import BrokerUnavailable
 from palermo.inspector.inspector import Inspector
@@ -18,7 +21,9 @@ from palermo.inspector.rates import Snapshot
 from palermo.settings.settings import Settings
 from palermo.webui import Role, tuning
 from palermo.webui.security.user_file import password_line, token_line
-from tests.helpers import eventually
+from palermo.webui.state.refreshing import Refreshing
+from tests.helpers import HANGS, eventually
+from tests.tcp_proxy import TcpProxy
 from tests.webui.conftest import Serve, Start
 from tests.webui.process import has_ended
 from tests.webui.server import CHEAP, Web
@@ -142,3 +147,67 @@ def test_a_hundred_streams_get_changes_and_leave_room_for_pages(start: Start, as
             return answer.status_code == 200
 
     eventually(room, every=0.5)
+
+
+#: Addresses that ask the broker each time.
+PAGES = ("/tenants", "/api/queues")
+
+#: Seconds that a page waits for the broker.
+PATIENCE = 15.0
+
+
+def test_all_that_wait_for_the_same_answer_hear_its_error() -> None:
+    came, asked, go_on = list[int](), list[int](), threading.Event()
+
+    def make() -> None:
+        asked.append(1)
+        go_on.wait(HANGS)
+        raise BrokerUnavailable("no broker")
+
+    def get(nth: int) -> None:
+        came.append(nth)
+        with pytest.raises(BrokerUnavailable):
+            cached.get()
+
+    cached = Refreshing(make, fresh=60.0)
+    with ThreadPoolExecutor(20) as readers:
+        answers = readers.map(get, range(20))
+        eventually(lambda: len(came) == 20)
+        go_on.set()
+        list(answers)
+    # One that comes after the error asks again.
+    assert len(asked) < 20
+
+
+@pytest.mark.slow
+def test_pages_say_that_the_broker_does_not_answer(
+    proxied: tuple[TcpProxy, Settings], serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "PATIENCE", 0.1)
+    came = list[str]()
+
+    def around(app: ASGIApp) -> ASGIApp:
+        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+            came.append(scope["type"])
+            await app(scope, receive, send)
+
+        return counted
+
+    proxy, settings = proxied
+    web = serve(replace(settings, publish_timeout=PATIENCE), around=around)
+    assert web.http.get("/healthz").status_code == 200
+    assert [web.http.get(page).status_code for page in PAGES] == [200] * len(PAGES)
+    proxy.stall(new_too=True)
+    before = len(came)
+    with ThreadPoolExecutor(tuning.THREADS) as visitors:
+        asked = [visitors.submit(web.http.get, PAGES[n % len(PAGES)], timeout=6 * PATIENCE) for n in range(60)]
+        eventually(lambda: len(came) >= before + len(asked))
+
+        file = web.http.get("/static/palermo.css")
+        health = [eventually(lambda: web.http.get("/healthz").status_code == 503) for _ in range(2)]
+
+        assert (file.status_code, health) == (200, [True, True])
+        assert not any(each.done() for each in asked), "they waited for the pages"
+        answers = [each.result() for each in asked]
+    assert {answer.status_code for answer in answers} == {503}
+    assert all("BrokerUnavailable" in answer.text for answer in answers)
