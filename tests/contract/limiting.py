@@ -59,15 +59,6 @@ class LimitingContract:
             assert (await permitted(consumer)).message.id == "2"
             assert first.message.id == "1"
 
-    async def test_keys_have_limits_of_their_own(self, broker: Broker) -> None:
-        await broker.publish_many([limited("a1", key="a"), limited("a2", key="a"), limited("b1", key="b")])
-        consumer = await consume(broker, slots=3)
-
-        running = {(await permitted(consumer, slot)).message.id for slot in (1, 2)}
-        await nothing_permitted(consumer, 3)
-
-        assert running == {"a1", "b1"}
-
     async def test_a_permit_ends_with_failure_and_with_being_given_back(self, broker: Broker, another: Open) -> None:
         await broker.publish_many([limited("1"), limited("2")])
         async with time_kept(await another()):

@@ -294,14 +294,6 @@ class KeyingContract:
 
         await until(names, ["another"])
 
-    async def test_dedupe_goes_on_after_the_end(self, broker: Broker, another: Open) -> None:
-        await ask(broker, keyed("a", linger=600))
-        worker = await consume(await another())
-        await worker.settle(await begun(worker), Ack())
-
-        await freed(broker)
-        assert await ask(broker, keyed("b")) == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="ended")
-
     async def test_a_waiting_job_is_shown_moved_and_run_with_its_replaced_arguments(self, broker: Broker) -> None:
         await broker.publish_many([message("plain", body=b"[1]")])
         await ask(broker, keyed("a", body=b'["old"]'))

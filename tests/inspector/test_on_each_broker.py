@@ -13,7 +13,6 @@ from palermo.errors import NotFound
 from palermo.inspector.doctor import examine
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
-from palermo.views.filter import EVERYTHING as ALL
 from tests.brokers import BROKERS, url_of_broker
 from tests.helpers import eventually
 from tests.inspector.jobs import message, publish, publish_many_failed
@@ -144,32 +143,6 @@ def test_an_edit_that_is_killed_half_way_loses_nothing(
     left = {"amqp": ["new", "old"], "sqlite": ["old"]}.get(settings.url.partition(":")[0], ["new"])
     expected = sorted([("first", ["old"]), *(("a", [args]) for args in left), ("last", ["old"])])
     eventually(lambda: sorted((row["id"], row["args"]) for row in inspector.jobs.list("mail")) == expected)
-
-
-#: Moves the waiting jobs, and dies as soon as some are told to have moved.
-_MOVE_AND_DIE = """
-import os, signal
-from palermo.client.client import Client
-from palermo.inspector.inspector import Inspector
-from palermo.views.filter import EVERYTHING
-
-def die(swept):
-    swept.moved and os.kill(os.getpid(), signal.SIGKILL)
-
-Inspector(Client()).jobs.move("mail", EVERYTHING, "aside", progress=die)
-"""
-
-
-@pytest.mark.parametrize("settings", ["sqlite"], indirect=True)
-def test_a_killed_move_loses_nothing(
-    client: Client, inspector: Inspector, environment: dict[str, str], tmp_path: Path
-) -> None:
-    publish(client, *(message(str(n)) for n in range(COUNT)))
-    move = subprocess.run([sys.executable, "-c", _MOVE_AND_DIE], env=environment, cwd=tmp_path)
-
-    moved = inspector.queues.size("aside")
-    assert (move.returncode, 0 < moved < COUNT, moved + waiting(inspector)) == (-signal.SIGKILL, True, COUNT)
-    assert len(inspector.jobs.move("mail", ALL, "aside")) == COUNT - moved
 
 
 def waiting(inspector: Inspector) -> int:
