@@ -16,14 +16,13 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from tests.debian import NotInstalled, can_install, install, one_at_a_time
+from tests.debian import NotInstalled, can_install, first_of, install, one_at_a_time
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 _ADVICE = """no browser for the tests. Do one of these and run them again:
   * install Chromium (Debian: apt-get install chromium; elsewhere: python -m playwright install chromium);
-  * set PALERMO_TEST_CHROMIUM=/path/to/chromium.
-What was tried:"""
+  * set PALERMO_TEST_CHROMIUM=/path/to/chromium."""
 
 
 @cache
@@ -32,13 +31,7 @@ def find() -> Path:
 
     Raises NotInstalled.
     """
-    tried: list[str] = []
-    for way in (_given, _installed, _own, _from_packages, _downloaded):
-        try:
-            return way()
-        except NotInstalled as error:
-            tried.append(f"  * {error}")
-    raise NotInstalled("\n".join([_ADVICE, *tried]))
+    return first_of(_ADVICE, _given, _installed, _own, _from_packages, _downloaded)
 
 
 def _given() -> Path:

@@ -25,6 +25,7 @@ from palermo.inspector.inspector import Inspector
 from palermo.jobs import hooks, registry
 from palermo.settings.settings import Settings
 from tests import chromium_found, promtool_found, rabbitmq_found, redis_node
+from tests.brokers import BROKERS, url_of_broker
 from tests.debian import NotInstalled
 from tests.harness.rig import Rig
 from tests.rabbitmq.patience import have_patience
@@ -129,7 +130,7 @@ def rabbitmq_url(tidy: Tidy) -> Iterator[str]:
     if url := rabbitmq_found.given_url():
         yield url
         return
-    with _found()() as node:
+    with rabbitmq_found.find()() as node:
         if node.evaluates_at_once:
             tidy.nodes[url_of(node)] = node
         yield url_of(node)
@@ -202,10 +203,18 @@ def rabbitmq_rig(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[R
         yield rig
 
 
+@pytest.fixture(params=BROKERS)
+def any_rig(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Iterator[Rig]:
+    """The same on each broker; a file of tests names the module with its jobs, MODULE."""
+    module = getattr(request.module, "MODULE", "crew")
+    with Rig(tmp_path, url_of_broker(request, tmp_path), exchange, module=module) as rig:
+        yield rig
+
+
 @pytest.fixture
 def start_node() -> Iterator[Callable[..., Node]]:
     """Makes private nodes, which a test may harm and which end with it; its arguments are rabbitmq_found.Launch's."""
-    launch = _found()
+    launch = rabbitmq_found.find()
     with contextlib.ExitStack() as nodes:
         yield lambda **options: with_durable_streams(nodes.enter_context(launch(**options)))
 
@@ -219,7 +228,7 @@ def private_node(start_node: Callable[..., Node]) -> Node:
 @pytest.fixture(scope="module")
 def module_node() -> Iterator[Node]:
     """A running node of this module's own: for several tests that harm a broker and leave it running."""
-    with _found()() as node:
+    with rabbitmq_found.find()() as node:
         yield with_durable_streams(node)
 
 
@@ -228,10 +237,3 @@ def shared_node(request: pytest.FixtureRequest, rabbitmq_url: str, tidy: Tidy) -
     """The node that all share, where a test may make users and stop a process. If it is not ours, the module's own."""
     node: Node = tidy.nodes.get(rabbitmq_url) or request.getfixturevalue("module_node")
     return node
-
-
-def _found() -> rabbitmq_found.Launch:
-    try:
-        return rabbitmq_found.find()
-    except NotInstalled as error:
-        pytest.fail(str(error), pytrace=False)

@@ -6,14 +6,28 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
+
+Found = TypeVar("Found")
 
 _POLICY = Path("/usr/sbin/policy-rc.d")
 
 
 class NotInstalled(Exception):
     """A program a test needs is not there and could not be installed; the text says what to do about it."""
+
+
+def first_of(advice: str, *ways: Callable[[], Found]) -> Found:
+    """What the first way finds that finds anything. Raises NotInstalled with the advice and what was tried."""
+    tried: list[str] = []
+    for way in ways:
+        try:
+            return way()
+        except NotInstalled as error:
+            tried.append(f"  * {error}")
+    raise NotInstalled("\n".join([advice, "What was tried:", *tried]))
 
 
 def can_install() -> bool:

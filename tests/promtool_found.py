@@ -14,12 +14,11 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from tests.debian import NotInstalled, one_at_a_time
+from tests.debian import NotInstalled, first_of, one_at_a_time
 
 _ADVICE = """no promtool for the tests of alert rules. Do one of these and run them again:
   * install Prometheus (Debian, Ubuntu: apt-get install prometheus; macOS: brew install prometheus);
-  * set PALERMO_TEST_PROMTOOL=/path/to/promtool.
-What was tried:"""
+  * set PALERMO_TEST_PROMTOOL=/path/to/promtool."""
 
 
 @cache
@@ -28,10 +27,7 @@ def find() -> Path:
     given = os.environ.get("PALERMO_TEST_PROMTOOL") or shutil.which("promtool")
     if given:
         return Path(given)
-    try:
-        return _unpacked()
-    except NotInstalled as error:
-        raise NotInstalled(f"{_ADVICE}\n  * {error}") from None
+    return first_of(_ADVICE, _unpacked)
 
 
 #: Only root may renew the lists of packages, where these are older than what the mirror has.

@@ -1,6 +1,6 @@
 """Many sessions, each lost and followed by another, leave nothing behind: no memory, no descriptor, no thread.
 
-A thousand of them with `PALERMO_ENDURANCE=1`.
+A thousand of them with `PALERMO_ENDURANCE=1`. Lines that are cut during a login are no wrong password.
 """
 
 import asyncio
@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.client.client import Client
-from palermo.contract.broker import Broker, Consumer, SessionParameters
+from palermo.contract.broker import Broker, Consumer, SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.queue_selection import QueueSelection
+from palermo.errors import BrokerUnavailable
 from palermo.settings.settings import Settings
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent import broker_session as sessions
@@ -121,3 +123,35 @@ def test_a_program_that_reconnects_often_holds_no_more(rabbitmq_url: str, exchan
         eventually(lambda: not Held.now().beyond(before))
 
     assert proxy.accepted >= TIMES
+
+
+def complaint(session: SessionParameters) -> str:
+    """Why the broker is unavailable; "" if it is not. Raises every other error."""
+
+    async def log_in() -> None:
+        await (await open_broker(session)).close()
+
+    try:
+        asyncio.run(log_in())
+    except BrokerUnavailable as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["farewell", "reset"])
+def test_a_line_cut_in_the_login_is_no_wrong_password(session: SessionParameters, proxy: TcpProxy, reset: bool) -> None:
+    session = replace(session, address=replace(session.address, hosts=(("127.0.0.1", proxy.port),)))
+    assert complaint(session) == ""
+    # How many bytes RabbitMQ says until a session is open; a few of them follow the login.
+    login_bytes, proxy.accepted = proxy.said, 0
+    # Within the head of a frame, within Start, and around Tune and OpenOk, with which the login ends.
+    proxy.limits = [0, 1, 6, 7, 8, 60, *range(login_bytes // 2, login_bytes, 23)]
+    proxy.resets = reset
+
+    for cut in proxy.limits:
+        said = complaint(session)
+        assert "password" not in said, cut
+        # The last bytes answer the farewell, when the session was open already.
+        assert said or cut > login_bytes // 2, cut
+
+    assert proxy.accepted >= len(proxy.limits)

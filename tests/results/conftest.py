@@ -7,9 +7,9 @@ import pytest
 from palermo.contract.broker import SessionParameters
 from palermo.settings.settings import Settings
 from tests.brokers import BROKERS, url_of_broker
-from tests.worker.conftest import any_rig, rig
+from tests.worker.conftest import rig
 
-__all__ = ["any_rig", "rig"]
+__all__ = ["rig"]
 
 #: Seconds for the broker: these tests are not about how fast it is.
 PATIENT = 30

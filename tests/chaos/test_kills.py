@@ -1,8 +1,11 @@
-"""Batches while workers, the processes of their slots and the broker are killed: every job of a batch has its end."""
+"""Batches, loops that go on and unique jobs, while workers, the processes of their slots and the broker are killed."""
 
 import os
 import random
 import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from palermo.errors import BrokerError
+from tests.brokers import BROKERS, url_of_broker
 from tests.harness.processes import WorkerProcess, children
 from tests.harness.rig import Rig
-from tests.helpers import eventually
+from tests.helpers import eventually, whole_lines
 from tests.rabbitmq_node import Node, url_of
 from tests.scale import scaled
 
@@ -103,3 +107,88 @@ def test_every_job_of_a_batch_ends_whatever_is_killed_under_it(rig: Rig, module_
     assert len(failed) <= kills.children * SIZE
     assert any(int(line.split()[1]) > 1 for line in rig.lines("calls"))
     assert all(worker.alive for worker in kills.workers)
+
+
+#: The module of `any_rig`.
+MODULE = "storm"
+
+IMPORTS, ROWS = scaled(6, 20), scaled(300, 2_000)
+
+
+def test_each_row_of_an_import_is_done_whatever_workers_are_killed(
+    any_rig: Rig, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig = any_rig
+    chance = random.Random(7)
+    everlasting = {"PALERMO_MAX_DEATHS": "none"}
+    workers = [rig.worker("-c", "2", **everlasting) for _ in range(2)]
+    rig.ready(*workers)
+    for number in range(IMPORTS):
+        rig.enqueue("import_rows", number, ROWS, chance.random())
+
+    ends = Counter[str]()
+    while not rig.drained() or rig.inspector.scheduled.list():
+        time.sleep(chance.uniform(0.5, 2.5))
+        victim = chance.randrange(len(workers))
+        number = chance.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1])
+        workers[victim].send(number)
+        ends[number.name] += 1
+        if number is not signal.SIGUSR1:
+            workers[victim].wait()
+            workers[victim] = rig.worker("-c", "2", **everlasting)
+
+    # A job that was just delivered again is neither pending nor in progress, until its worker reports that it runs.
+    wanted = {f"{number}/{row}" for number in range(IMPORTS) for row in range(1, ROWS + 1)}
+    eventually(lambda: set(rig.lines("rows")) == wanted)
+    assert rig.failed() == {}
+    done = Counter(rig.lines("rows"))
+    again = sum(count - 1 for count in done.values())
+    with capsys.disabled():
+        print(f"\n{request.node.name}: {len(done):,} rows, {again:,} done again after {dict(ends)}")
+    eventually(rig.drained)
+
+
+#: Kills of workers, enqueuers, and with them of the leader.
+KILLS = scaled(25, 1_000)
+
+
+@pytest.fixture(params=BROKERS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return url_of_broker(request, tmp_path)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """The folder in which the crew writes."""
+    (tmp_path / "notes").mkdir()
+    return tmp_path / "notes"
+
+
+@pytest.mark.timeout(scaled(400, 1_800))
+def test_whoever_is_killed_no_key_stays_taken_and_none_has_two_holders(url: str, exchange: str, notes: Path) -> None:
+    command = [sys.executable, "-m", "tests.chaos.key_crew", url, exchange, str(KILLS), str(notes)]
+    subprocess.run(command, check=True)
+
+    assert [whole_lines(notes / name) for name in ("errors", "two", "stale")] == [[], [], []]
+    ran = set(whole_lines(notes / "ran"))
+    assert set(whole_lines(notes / "stored")) <= ran | set(whole_lines(notes / "duplicates"))
+    assert len(ran) > KILLS // 3
+
+
+@pytest.mark.timeout(scaled(400, 900))
+def test_a_killed_broker_leaves_no_key_taken_or_held_twice(module_node: Node, exchange: str, notes: Path) -> None:
+    url = url_of(module_node)
+    command = [sys.executable, "-m", "tests.chaos.key_crew", url, exchange, str(scaled(12, 100)), str(notes), "meddled"]
+
+    with subprocess.Popen(command) as crew:
+        for number in range(scaled(2, 10)):
+            before = len(whole_lines(notes / "ran"))
+            eventually(lambda before=before: crew.poll() is not None or len(whole_lines(notes / "ran")) > before + 3)  # type: ignore[misc]
+            if crew.poll() is not None:  # a slow machine was killed less often
+                assert number
+                break
+            module_node.kill9()
+            module_node.start()
+        assert crew.wait() == 0
+
+    assert [whole_lines(notes / name) for name in ("errors", "two", "stale")] == [[], [], []]
