@@ -8,15 +8,12 @@ import pytest
 
 from benchmarks.peers.__main__ import select
 from benchmarks.peers.marks import RING, Marker, Marks
-from benchmarks.peers.scores import Metric, Score, ratios
+from benchmarks.peers.scores import Score, ratios
 from benchmarks.peers.stores import stores
-from benchmarks.peers.table import table
 from benchmarks.peers.tour import Tour
 from benchmarks.peers.workloads import workloads
 
 pytestmark = pytest.mark.slow
-
-_RATE = Metric(key="rate", head="jobs/s")
 
 
 def rates(*values: float) -> list[Score]:
@@ -27,33 +24,6 @@ def test_a_ratio_is_taken_of_the_same_round() -> None:
     assert ratios(rates(50, 80, 30), rates(100, 100, 60), "rate") == [0.5, 0.8, 0.5]
     assert ratios(rates(50, 80), rates(100), "rate") == [0.5]
     assert ratios(rates(50), [{}], "rate") == []
-
-
-def test_a_table_has_a_row_for_each_that_played() -> None:
-    scores = {"raw": rates(1000, 2000, 4000), "us": rates(500, 1600, 2000), "gone": []}
-
-    lines = table(scores, [_RATE], base="raw", less=False, notes={"us": "yes"})
-
-    assert lines == [
-        "| system | to raw: median (lowest to highest) | jobs/s | job isolated |",
-        "| --- | --- | --- | --- |",
-        "| raw | **1.00** (1.00 to 1.00) | 2,000 |  |",
-        "| us | **0.50** (0.50 to 0.80) | 1,600 | yes |",
-        "| gone | – | – |  |",
-    ]
-
-
-def test_only_systems_that_can_take_part() -> None:
-    for workload in workloads():
-        labels = [entry.label for entry in workload.entries]
-
-        assert workload.base in labels
-        assert len(set(labels)) == len(labels)
-        for entry in workload.entries:
-            system = entry.system
-            assert entry.setup.pool in system.isolation or not workload.runs_jobs
-            assert entry.store in system.stores or workload.name == "import"
-            assert system.quorum or not entry.setup.quorum
 
 
 def test_runs_are_counted_all_and_remembered_to_a_limit(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
-"""Messages to headers and back: docs/internals/wire.md, header by header."""
+"""Messages to headers and back, header by header of docs/internals/wire.md; and values as JSON values and back."""
 
+import inspect
+import json
 import re
 import string
 from datetime import UTC, datetime, timedelta, timezone
@@ -10,13 +12,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import ValidationError
 from msgspec.structs import replace
 
+from palermo.contract.events import Subscription
+from palermo.contract.recurring import RecurringJob
+from palermo.contract.recurring_entries import RUNTIME, RecurringEntry
+from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.failure import Attempt, Failure
 from palermo.core.header_json import dumps, loads
 from palermo.core.message import MAX_HEADERS, Message, fit_headers, from_wire, headers_size, to_headers
 from palermo.core.own_headers import MAX_OWN_HEADERS, check_own_headers, is_reserved, own_headers
 from palermo.errors import EncodeError, HeadersTooLarge, OptionInvalid, StoreInvalid
+from palermo.worker.registered import Registered
 
 FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="Traceback\nValueError: no", failed_at=1_700)
 
@@ -273,3 +281,35 @@ def test_every_header_of_the_wire_format_is_refused() -> None:
 
     assert {"tenant", "recurring", "unique-linger", "traceparent", "stack-trace"} <= documented
     assert {name for name in documented if not is_reserved(name)} == set()
+
+
+UNIQUE = UniqueJob.of("shop.mail", {"unique": "until_done"}, inspect.signature(lambda to, copies=1: None))
+
+
+def test_the_registration_of_a_worker_survives_the_way_to_its_parent() -> None:
+    registered = Registered(
+        jobs=("shop.mail",),
+        queues=("mail",),
+        hooks=frozenset({"before_fork", "after_fork"}),
+        timeouts={"shop.mail": 9.0},
+        prioritized=frozenset({"mail"}),
+        batches={"shop.sum": (100, 1.0)},
+        unique=(UNIQUE,),
+        recurring=(
+            RecurringEntry(
+                recurring=RecurringJob(name="n", job="shop.mail", every=60.0),
+                message=Message(id="n", queue="mail", job="shop.mail", body=b"\xff", properties={"priority": 7}),
+                origin=RUNTIME,
+                since=5.0,
+            ),
+        ),
+        subscriptions=((Subscription(group="g", queue="q", topics=("a.*",)), True),),
+    )
+
+    assert Registered.from_plain(json.loads(json.dumps(registered.to_plain()))) == registered
+
+
+@pytest.mark.parametrize("odd", [{"parameters": [["to", 9]]}, {"parameters": [["1to", 0]]}, {"options": 3}, {"job": 3}])
+def test_an_announcement_that_no_worker_wrote_is_refused(odd: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        UniqueJob.from_plain({**UNIQUE.to_plain(), **odd})

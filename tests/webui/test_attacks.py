@@ -26,12 +26,6 @@ _XSS = "\"><script>alert(1)</script><img src=x onerror=alert(2)>'{{7*7}}"
 _COLLIDING = json.dumps([{"$palermo": "set", "value": [n * (2**61 - 1) for n in range(30_000)]}]).encode()
 
 
-@pytest.fixture
-def web(shared_web: Web) -> Web:
-    """One server for the module."""
-    return shared_web
-
-
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     """Pages of jobs in all states whose every text is markup."""
