@@ -393,7 +393,7 @@ def columns() -> list[tuple[str, str]]:
 
 def at_once() -> list[list[tuple[str, str]]]:
     """The columns that are damaged at once: one of each table that no other operation reads, and each other alone."""
-    apart = ("log", "cancel", "message", "recurring", "limited", "unique_job", "told")
+    apart = ("log", "cancel", "message", "recurring", "limited", "unique_job", "replay")
     found = columns()
     together = zip_longest(*([one for one in found if one[0] == table] for table in apart))
     alone = [[one] for one in found if one[0] not in apart]
@@ -419,7 +419,7 @@ async def make(path: Path) -> None:
         for name in ("a", "b"):
             values = (name, time.time() + DAY)
             db.execute("insert into message (exchange, channel, body, at) values ('palermo', ?, '{}', ?)", values)
-            db.execute("insert into told values ('palermo', ?, '0 1')", (name,))
+            db.execute("insert into replay values ('palermo', ?, '0 1')", (name,))
             db.execute(
                 "insert or ignore into turn (queue, mark) select id, 1 from queue where name = ?", (f"{name}-queue",)
             )

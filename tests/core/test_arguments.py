@@ -120,7 +120,7 @@ def test_a_value_above_the_limit_is_refused_and_how_a_job_went_remembered() -> N
     value = StoredResult("application/json", b"x" * 1_001)
 
     assert why_not_stored(value, 1_001) == ""
-    assert "has 1,001 bytes, but the setting max_result allows 1,000" in why_not_stored(value, 1_000)
+    assert "has 1,001 bytes, but max_result allows 1,000" in why_not_stored(value, 1_000)
     assert without_value(Succeeded(value=StoredResult("application/json", b"1"))) == Succeeded()
     assert without_value(Succeeded(refused="too large")) == Succeeded()
     assert without_value(Dropped("gone")) == Dropped("gone")

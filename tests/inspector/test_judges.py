@@ -264,7 +264,7 @@ def test_jobs_whose_key_another_job_has_are_neither_edited_nor_moved(client: Cli
 
     with pytest.raises(UsageError, match=r"another job has it.* Nothing was changed"):
         inspector.jobs.edit("first", args=["new"], waits_in="jobs")
-    with pytest.raises(DuplicateJob, match="stays in queue jobs"):
+    with pytest.raises(DuplicateJob, match="remains in queue jobs"):
         inspector.jobs.move("jobs", "first", "slow")
 
     assert [row["args"] for row in inspector.jobs.list("jobs").rows] == [["old"]]
@@ -277,6 +277,24 @@ def queue(name: str = "mail", pending: int = 3, workers: int = 1, *, paused: boo
 def problems(*queues: dict[str, Any], **more: Any) -> list[PresentProblem]:
     known: dict[str, Any] = {"all_paused": False, "ages": {}, "jobs": {}, **more}
     return present(queues, known.pop("workers", []), **known)
+
+
+@pytest.mark.parametrize(
+    ("clocks", "overdue", "kinds"),
+    [
+        ([], 5.0, []),
+        ([], 6.0, ["overdue"]),
+        ([False, False], 6.0, ["overdue"]),
+        ([False, True], 6.0, []),
+        ([False, None], 6.0, []),
+    ],
+)
+def test_a_due_job_is_a_problem_if_no_worker_moves_it(
+    clocks: list[bool | None], overdue: float, kinds: list[str]
+) -> None:
+    workers = [{**worker("w1", "idle", "mail"), "clock": clock} for clock in clocks]
+
+    assert [each.kind for each in problems(workers=workers, overdue=overdue)] == kinds
 
 
 @pytest.mark.parametrize(

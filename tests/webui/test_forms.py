@@ -276,7 +276,7 @@ def test_a_delay_moves_jobs_of_only_so_many_times(web: Web, monkeypatch: pytest.
 
     refused = confirmed(web, "/scheduled/confirm?act=move&all=1", when="+1h")
 
-    assert "these jobs are due at 3 different times, but a delay can move at most 2" in text_of(refused)
+    assert "these jobs are due at 3 different times, but a delay can only be added to 2 of them" in text_of(refused)
 
 
 # -- how new a list is

@@ -179,7 +179,7 @@ def test_the_options_are_shown_of_a_job_whose_code_is_imported(web: Web, setting
     off = serve(replace(settings, journal="off"))
     assert send in off.page("/classes")
     page = off.page(f"/classes/{send}")
-    assert ("the setting journal is" in page, "retry_on" in page) == (True, True)
+    assert ("the journal setting is" in page, "retry_on" in page) == (True, True)
 
 
 # -- statistics

@@ -405,7 +405,7 @@ def test_a_job_runs_again_with_changes_and_the_arguments_that_are_hidden(web: We
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"body": f'["{MASK}", 7]', "inexact": "hidden"}, "are hidden by the setting"),
+        ({"body": f'["{MASK}", 7]', "inexact": "hidden"}, "are hidden by the web_redact setting"),
         ({"preview": "'xxx...", "inexact": "shortened", "size": 5_000}, "has only their beginning"),
         ({"body": '["x"]', "inexact": "converted", "content_type": "application/msgpack"}, "not serialized as JSON"),
         ({"preview": "b'…'", "inexact": "unreadable", "content_type": "application/x-pickle"}, "only a preview"),

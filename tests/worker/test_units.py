@@ -219,7 +219,7 @@ def test_every_action_has_a_signal_and_every_signal_one_meaning() -> None:
         (0, "exited with status 0"),
         (-signal.SIGSEGV, "was killed by SIGSEGV (segmentation fault)"),
         (-signal.SIGABRT, "was killed by SIGABRT (aborted)"),
-        (-signal.SIGKILL, "was killed by SIGKILL: out of memory, or someone's kill -9"),
+        (-signal.SIGKILL, "was killed by SIGKILL: out of memory, or kill -9"),
         (-250, "was killed by signal 250"),
     ],
 )
