@@ -93,6 +93,7 @@ def test_a_killed_process_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_full_disk_empties_the_index_which_is_filled_again() -> None:
     done = subprocess.run([sys.executable, "-c", IS_REFUSED], capture_output=True, text=True, check=True)
 

@@ -70,6 +70,7 @@ def test_golden_files_show_every_command_but_those_that_go_on() -> None:
     assert {*SHOWN, "web", "web-user", "demo"} == {*COMMANDS, "palermo"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shop", "palermo")
 @pytest.mark.parametrize("name", SHOWN)
 def test_golden_words_of_a_command(client: Client, monkeypatch: pytest.MonkeyPatch, name: str) -> None:

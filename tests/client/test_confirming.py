@@ -48,6 +48,7 @@ def numbers(client: Client) -> list[str | None]:
     return [message.preview for message in page.messages]
 
 
+@pytest.mark.slow
 @on_each
 async def test_a_coroutine_cancelled_before_its_job_is_sent_enqueues_none(client: Client) -> None:
     busy = threading.Event()

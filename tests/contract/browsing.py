@@ -163,6 +163,7 @@ class LookingContract:
         assert await ids(other) == ["jobs-0", "jobs-1", "jobs-2"]
         assert not [queue.name for queue in await other.queues() if "doctor" in queue.name]
 
+    @pytest.mark.slow
     async def test_a_job_is_found_wherever_it_is(self, broker: Broker, another: Open) -> None:
         await put_into_failed(broker, [message("failed")])
         await broker.publish(message("working"))

@@ -31,6 +31,7 @@ async def enqueued(broker: Broker, *jobs: Message) -> list[str]:
 
 
 class CombiningContract:
+    @pytest.mark.slow
     async def test_a_unique_job_of_a_tenant_waits_with_its_tenants_jobs(self, broker: Broker, another: Open) -> None:
         job = keyed_of("b", "unique")
         await broker.publish_many(jobs_of("a", 10))

@@ -87,6 +87,7 @@ class PublishingContract:
         assert delivery.slot == 1
         assert not delivery.redelivered
 
+    @pytest.mark.slow
     @settings(
         max_examples=60,
         deadline=None,
@@ -113,6 +114,7 @@ class PublishingContract:
         assert found.extra == {"retries": "many", "kept": 1}
         assert "'retries'" in found.defect
 
+    @pytest.mark.slow
     async def test_five_thousand_published_at_once_keep_their_order(self, broker: Broker) -> None:
         assert await broker.publish_many(iter([*messages(5_000), *messages(2, "brand new.ü")])) == 5_002
         assert await broker.publish_many([]) == 0

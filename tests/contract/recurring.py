@@ -71,6 +71,7 @@ async def fired_after(consumer: Consumer, instant: float) -> Message:
 
 
 class RecurringContract:
+    @pytest.mark.slow
     async def test_a_recurring_job_fires_at_its_ticks_once_each(self, broker: Broker, another: Open) -> None:
         consumer = await consume(await another())
         fired: list[str] = []
@@ -99,6 +100,7 @@ class RecurringContract:
         assert last_run >= ticks[-1]
         assert last_run == int(last_run)
 
+    @pytest.mark.slow
     async def test_a_tick_keeps_tenant_priority_limit_and_expiry(self, broker: Broker, another: Open) -> None:
         extra = limit_headers("shop.sweep", 2, "eu", "100/min")
         sent = {"tenant": "a", "share": 3.0, "properties": {"priority": 5}, "keep_result": True, "extra": extra}
@@ -125,6 +127,7 @@ class RecurringContract:
             assert found[1].origin == "code:shop.tasks"
             assert (found[1].next or 0) > time.time()
 
+    @pytest.mark.slow
     async def test_a_disabled_or_removed_one_does_not_fire(self, broker: Broker, another: Open) -> None:
         consumer = await consume(await another())
         for name in ("fires", "disabled", "removed", "removed before"):
@@ -152,6 +155,7 @@ class RecurringContract:
             with pytest.raises(NotFound, match="'removed'"):
                 await broker.change_recurring(change)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kept", [True, False], ids=["kept", "nobody"])
     async def test_one_can_be_run_now_be_it_enabled_or_not(self, broker: Broker, another: Open, kept: bool) -> None:
         await broker.change_recurring(EntryChange.put(entry(every=seldom())))
@@ -171,6 +175,7 @@ class RecurringContract:
             await run()
         assert began - 1 <= ((await one(broker)).last_run or 0) <= time.time() + 1
 
+    @pytest.mark.slow
     async def test_ticks_that_nobody_fired_go_by_policy(self, broker: Broker, another: Open) -> None:
         now, step = time.time(), passed_step()
         for policy in ("skip", "once", "all"):
@@ -216,6 +221,7 @@ class RecurringContract:
         await broker.change_recurring(EntryChange.put(entry(every=7200)))
         assert (await one(broker)).since > before.since
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("declared", [True, False])
     async def test_one_fired_by_a_clock_far_ahead_is_mended(
         self, broker: Broker, another: Open, declared: bool

@@ -1,5 +1,7 @@
 """Contract: an exchange holds what was put there, and nothing of another exchange."""
 
+import pytest
+
 from palermo.contract.broker import Broker, SessionParameters
 from palermo.contract.events import Subscription
 from palermo.contract.recurring_entries import EntryChange
@@ -39,6 +41,7 @@ async def found(broker: Broker) -> list[str]:
 
 
 class SeparatingContract:
+    @pytest.mark.slow
     async def test_nothing_is_found_on_an_untouched_broker(self, broker: Broker, another: Open) -> None:
         await broker.resume("jobs")
         await broker.restore(["7c9e"])

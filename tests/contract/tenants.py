@@ -181,6 +181,7 @@ class TenantingContract:
             await broker.publish_many([requeue(failed)])
             assert (await take(consumer)).message.tenant == "a"
 
+    @pytest.mark.slow
     async def test_a_delayed_job_joins_its_tenants_jobs_when_it_is_due(self, broker: Broker, another: Open) -> None:
         soon = due("soon", 0.2, tenant="a")
         await broker.publish_many([soon, *jobs_of("b", 1)])
@@ -282,6 +283,7 @@ class TenantingContract:
     async def tenants_had_their_turn(self, broker: Broker) -> None:
         """Wait until as many jobs of tenants are handed on as will be while nobody takes any."""
 
+    @pytest.mark.slow
     async def test_tenants_of_one_queue_are_none_of_another(self, broker: Broker, another: Open) -> None:
         await broker.publish_many([*jobs_of("a", 1, "x"), *jobs_of("a", 2, "y")])
         await until(lambda: tenants(broker, "x"), {"a": 1})

@@ -313,6 +313,7 @@ def has_two_copies(primary: RedisNode) -> bool:
     return re.findall(r"state=(\w+),offset=(\d+)", told) == [("online", offset)] * 2
 
 
+@pytest.mark.slow
 def test_a_failover_to_a_replica_loses_and_doubles_no_job(otherwise: list[str]) -> None:
     with redis_node.watched() as watched:
         url = f"{watched.url}?wait_replicas=0"

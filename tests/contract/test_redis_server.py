@@ -252,6 +252,7 @@ async def test_the_doctor_and_a_worker_warn_of_what_may_lose_jobs(caplog: pytest
         assert setting in text
 
 
+@pytest.mark.slow
 def test_a_session_closed_for_idleness_is_reopened_silently(caplog: pytest.LogCaptureFixture) -> None:
     with (
         redis_node.running("--timeout", "1") as node,

@@ -76,6 +76,7 @@ def test_a_map_is_released_through_a_window(site: Palermo) -> None:
     assert not jobs.thumbnails.enqueue().conflict
 
 
+@pytest.mark.slow
 def test_a_graph_with_named_steps_runs_in_its_order(site: Palermo) -> None:
     job = jobs.release.enqueue("v1")
     site.work()
@@ -156,6 +157,7 @@ def test_steps_run_by_how_those_before_them_ended(site: Palermo, fails: str, las
     assert job.status() == state
 
 
+@pytest.mark.slow
 def test_a_failed_workflow_goes_on_when_its_jobs_are_requeued(site: Palermo) -> None:
     jobs.failing["pack"] = 1
     job = jobs.checkout.enqueue(17)
@@ -177,6 +179,7 @@ def test_a_failed_workflow_goes_on_when_its_jobs_are_requeued(site: Palermo) -> 
         workflows.retry(job.id)
 
 
+@pytest.mark.slow
 def test_steps_may_add_steps_and_a_map_may_take_a_result(site: Palermo) -> None:
     job = jobs.crawl.enqueue("example.com")
     site.work_until_idle()
@@ -205,6 +208,7 @@ def test_an_event_starts_a_workflow_and_a_signal_lets_it_go_on(site: Palermo) ->
         job_by_id(row["id"]).signal("approved")
 
 
+@pytest.mark.slow
 def test_a_signal_that_does_not_come_fails(site: Palermo) -> None:
     site.publish("order.paid", {"id": 5})
     site.work_until_idle()
@@ -218,6 +222,7 @@ def test_a_signal_that_does_not_come_fails(site: Palermo) -> None:
     assert jobs.ran == ["remind"]
 
 
+@pytest.mark.slow
 def test_a_workflow_is_enqueued_with_the_data_of_a_transaction(site: Palermo, tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path}/shop.db")
     metadata = MetaData()

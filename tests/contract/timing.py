@@ -116,6 +116,7 @@ class TimingContract:
 
         assert (delivery.message, delivery.cancelled) == (sent, True)
 
+    @pytest.mark.slow
     async def test_another_keeps_the_time_when_the_first_goes(self, broker: Broker, another: Open) -> None:
         consumer = await consume(await another())
         first, second = await another(), await another()
@@ -131,6 +132,7 @@ class TimingContract:
         standby.cancel()
         await asyncio.wait({standby})
 
+    @pytest.mark.slow
     async def test_they_are_listed_soonest_first_by_page_queue_and_job(self, broker: Broker, another: Open) -> None:
         waits = [55, 70, 400, 3_000, 4_000, 7_000, 2 * DAY, 3 * DAY, 61 * DAY, 3_000 * DAY, 3_700 * DAY, 30_000 * DAY]
         sent = [due(f"{number:02}", wait) for number, wait in enumerate(waits)]
@@ -171,6 +173,7 @@ class TimingContract:
         assert [(one.id, one.queue, one.job) for one in altered] == [("near", "jobs", job), ("far", "jobs", job)]
         assert altered[0].run_at == sent[0].run_at
 
+    @pytest.mark.slow
     async def test_many_are_run_now_or_moved_each_once(self, broker: Broker, another: Open) -> None:
         now = time.time()
         sent = [due(f"{number}", 55 * 3**number) for number in range(12)]
@@ -316,6 +319,7 @@ class RetryingContract:
         assert (delivery.message.retries, dict(delivery.message.extra)) == (3, {"mine": 1})
         await consumer.settle(delivery, Ack())
 
+    @pytest.mark.slow
     async def test_retries_are_told_from_what_is_scheduled(self, broker: Broker, another: Open) -> None:
         nested = {"deep": {"exception-class": "KeyError"}, "text": '"exception-class":'}
         sent = [retrying("near", 55), message("plain", run_at=time.time() + 58, extra=nested), retrying("far", DAY)]

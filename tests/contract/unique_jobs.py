@@ -229,6 +229,7 @@ class KeyingContract:
         assert sorted(answer.outcome for answer in answers) == ["duplicate", "stored"]
         assert len(await holders(broker)) == 1
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("queues", ["jobs", "jobs,others"])
     async def test_a_slot_continues_while_ends_are_stored(self, broker: Broker, another: Open, queues: str) -> None:
         names = [f"job {n}" for n in range(12)]

@@ -35,6 +35,7 @@ def shop(_own_world: None) -> Iterator[Any]:
     site.views.bridge.close()
 
 
+@pytest.mark.slow
 def test_a_job_waits_for_the_outermost_commit(shop: Any, waiting: Waiting, client: Client) -> None:
     with shop.transaction.atomic():
         with shop.transaction.atomic():

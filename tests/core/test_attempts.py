@@ -1,5 +1,6 @@
 """The earlier errors of a job that are kept."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ def attempt(number: int, message: str = "no") -> Attempt:
     return Attempt(number=number, exception_class="ValueError", message=message, failed_at=1_700)
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=500), max_size=300))
 def test_the_log_stays_in_its_budget_and_keeps_the_first_and_the_newest(messages: list[str]) -> None:
     log: tuple[Attempt, ...] = ()

@@ -65,6 +65,7 @@ fields = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(fields, st.none() | st.integers(0, 99))
 def test_a_message_comes_back_equal_from_its_headers(fields: dict[str, Any], retries: int | None) -> None:
     attempts = (Attempt.of(FAILURE, retries),) if retries else ()
@@ -202,6 +203,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(ANY_TEXT | st.just("$"), VALUES))
 def test_every_value_comes_back_the_same(values: dict[str, Any]) -> None:
     text = dumps(values)

@@ -37,6 +37,7 @@ def test_the_shop_runs_its_jobs_and_the_failed_one_with_another_card() -> None:
     assert json.loads(run(PALERMO, "failed", "list", "--json")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("broker", "pool"), [("sqlite", "process"), ("rabbitmq", "thread"), ("sqlite", "async")])
 def test_an_order_is_one_trace_from_the_checkout_to_the_receipt(
     broker: str, pool: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
@@ -57,6 +58,7 @@ def test_an_order_is_one_trace_from_the_checkout_to_the_receipt(
     assert len({span["context"]["trace_id"] for span in spans}) == 1
 
 
+@pytest.mark.slow
 def test_the_report_is_waited_for_and_printed_as_what_it_is() -> None:
     with subprocess.Popen([PALERMO, "worker", "report"], cwd=EXAMPLES, stderr=subprocess.DEVNULL) as worker:
         try:

@@ -253,6 +253,7 @@ async def test_one_page_is_served_and_a_token_asked_for_where_there_is_one(token
             assert body in found
 
 
+@pytest.mark.slow
 async def test_silent_clients_keep_others_out_only_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Handler, "timeout", 3.0)
     async with serving() as port:

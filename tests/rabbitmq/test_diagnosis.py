@@ -83,6 +83,7 @@ def test_an_exchange_of_another_kind_is_a_problem(rabbitmq_url: str, exchange: s
     channel.exchange_delete(exchange)
 
 
+@pytest.mark.slow
 def test_each_missing_permission_is_a_problem(module_node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     have_patience(monkeypatch)
     add_user(module_node, "clerk", "secret")

@@ -185,6 +185,7 @@ async def test_a_leader_hands_over_to_a_session_of_a_newer_format(alone: Crew, m
 # -- standing in
 
 
+@pytest.mark.slow
 async def test_a_leader_that_stands_in_hands_over_to_one_that_stands_by(broker: RabbitmqBroker, another: Open) -> None:
     assert (await ask(broker, keyed("a"))).outcome == "stored"
     assert (list(broker._leader_client._leaders), broker.duties) == ([Duty.MAIN], ())

@@ -159,6 +159,7 @@ async def test_each_request_gets_its_own_reply(connection: Connection, second: C
     assert await asyncio.gather(*(client.ask(body, silence=60.0) for body in bodies)) == bodies
 
 
+@pytest.mark.slow
 async def test_a_slow_reply_of_a_live_process_is_awaited(connection: Connection, second: Connection, lock: str) -> None:
     # Where no sign of life comes none of them is answered; where the machine stands still the longest is.
     for number, silence in enumerate((1.5, 5.0, 15.0)):
@@ -334,6 +335,7 @@ async def test_a_cancelled_get_leaves_no_error_unread(unread: list[str], connect
     assert channel.missing
 
 
+@pytest.mark.slow
 async def test_a_stalled_connection_that_the_broker_closes_ends(shared_node: Node, exchange: str) -> None:
     add_user(shared_node, "closed", "secret")
     set_permissions(shared_node, "closed", ".*", ".*", ".*")

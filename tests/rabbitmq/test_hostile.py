@@ -155,6 +155,7 @@ def facts(channel: Any, exchange: str) -> list[dict[str, object]]:
     return records
 
 
+@pytest.mark.slow
 def test_a_control_character_in_a_queue_name_stops_nobody(rig: Rig, exchange: str, channel: Any) -> None:
     rig.enqueue("note", str(rig.notes_path), "ran")
     for odd in ("a\nb", "a\nc", "a\nd", "a\x01b", ["no", "name"], 7, "n" * 300):
@@ -175,6 +176,7 @@ def test_a_control_character_in_a_queue_name_stops_nobody(rig: Rig, exchange: st
     eventually(lambda: facts(channel, exchange)[-3:] == [named(f"a\n{end}", None) for end in "bcd"])
 
 
+@pytest.mark.slow
 def test_due_jobs_of_impossible_queues_fail_and_those_behind_them_run(rig: Rig, exchange: str, channel: Any) -> None:
     rig.enqueue("note", str(rig.notes_path), "there")
     worker = rig.worker()

@@ -189,6 +189,7 @@ async def test_a_queue_that_is_paused_while_a_slot_asks_for_its_next_job_is_left
         await asyncio.wait({waiting})
 
 
+@pytest.mark.slow
 async def test_a_job_that_was_sent_ahead_to_a_worker_keeps_its_key(
     broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,7 @@ def test_a_worker_announces_its_unique_jobs_once_it_may(user_node: Node, exchang
         eventually(lambda: "syncs.sync" in rig.client.run(lambda broker: broker.keys.announced()))
 
 
+@pytest.mark.slow
 def test_a_refused_journal_holds_no_job_up_and_is_written_later(user_node: Node, exchange: str, tmp_path: Path) -> None:
     # Few, so that one batch of the journal holds them. The test's own client would make the journal.
     jobs = [f"{number}" for number in range(20)]
@@ -188,6 +189,7 @@ def test_a_worker_serves_its_other_queues_while_one_is_in_exclusive_use(rabbitmq
     rig.await_lines(22 if by == "consumer" else 21)
 
 
+@pytest.mark.slow
 def test_a_worker_waits_for_a_queue_in_use_and_the_doctor_says_why(rabbitmq_rig: Rig) -> None:
     rig = rabbitmq_rig
     rig.enqueue("note", "held by the other program", queue="mail")
@@ -404,6 +406,7 @@ async def test_anothers_job_that_is_too_large_for_frames_fails(broker: RabbitmqB
     await until(lambda: counts(broker), (0, 0))
 
 
+@pytest.mark.slow
 async def test_a_failed_job_is_migrated_with_its_error_cut(broker: RabbitmqBroker, narrow: RabbitmqBroker) -> None:
     failure = Failure(exception_class="shop.Full", message="no", stack_trace="line\n" * 4_000, failed_at=5)
     await broker._outbox.publish(fail(message("long"), failure, worker="w"), "failed")
@@ -415,6 +418,7 @@ async def test_a_failed_job_is_migrated_with_its_error_cut(broker: RabbitmqBroke
     assert (failed.id, failed.failure.exception_class, failed.failure.message) == ("long", "shop.Full", "no")
 
 
+@pytest.mark.slow
 async def test_a_migration_continues_with_larger_frames(broker: RabbitmqBroker, narrow: RabbitmqBroker) -> None:
     await broker.publish_many([message("first"), message("large", extra=LARGE), message("last")])
 

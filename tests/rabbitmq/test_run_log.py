@@ -161,6 +161,7 @@ async def test_jobs_run_when_the_record_cannot_be_kept(
     await worker.consumer.settle(again, Ack())
 
 
+@pytest.mark.slow
 async def test_what_a_job_saved_is_found_by_each_worker_after_a_death(join: Join) -> None:
     first = await join(1)
     delivery = await first.take()

@@ -83,6 +83,7 @@ async def test_a_reader_of_a_shorter_journal_ends(broker: RabbitmqBroker, monkey
     assert not reader.caught_up.is_set()
 
 
+@pytest.mark.slow
 async def test_a_stream_is_made_although_the_task_that_makes_it_is_cancelled(
     far: RabbitmqBroker, connection: Connection, exchange: str, proxy: TcpProxy
 ) -> None:
@@ -106,6 +107,7 @@ async def test_a_stream_is_made_although_the_task_that_makes_it_is_cancelled(
     await far.close()
 
 
+@pytest.mark.slow
 async def test_a_stream_that_opens_late_replaces_its_stand_in(session: SessionParameters, shared_node: Node) -> None:
     """It is down for as long as one that is broken, and comes back within the time of grace."""
     session = replace(session, address=parse_url(url_of(shared_node)))

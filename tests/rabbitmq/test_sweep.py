@@ -148,6 +148,7 @@ async def test_a_slow_quorum_queue_is_not_taken_for_empty(another: Open, shared_
 # -- finding a job
 
 
+@pytest.mark.slow
 async def test_unsearched_places_are_named(broker: RabbitmqBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_search, "DEPTH", 2)
     monkeypatch.setattr(job_search, "QUEUES", 1)

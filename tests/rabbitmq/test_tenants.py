@@ -57,6 +57,7 @@ async def test_a_tenants_large_job_fails_alone(broker: RabbitmqBroker, another: 
         assert (await too_large(broker, "large")).tenant == "a"
 
 
+@pytest.mark.slow
 async def test_an_idle_tenant_leaves_no_trace_and_returns(broker: RabbitmqBroker, another: Open, there: Probe) -> None:
     async with time_kept(worker := await another()):
         consumer = await consume(worker)

@@ -198,6 +198,7 @@ async def test_a_step_that_another_program_purges_runs_again_once(
         await until(lambda: left(broker), [])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("watched")
 async def test_a_step_that_waits_elsewhere_is_not_lost(broker: RabbitmqBroker, another: Open) -> None:
     async with time_kept(await another()):
@@ -212,6 +213,7 @@ async def test_a_step_that_waits_elsewhere_is_not_lost(broker: RabbitmqBroker, a
         await nothing_for(consumer)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("watched")
 async def test_a_step_that_was_moved_to_another_queue_is_not_lost(broker: RabbitmqBroker, another: Open) -> None:
     async with time_kept(await another()):
@@ -224,6 +226,7 @@ async def test_a_step_that_was_moved_to_another_queue_is_not_lost(broker: Rabbit
         assert (await ids_in(broker, "slow"), await ids_in(broker)) == (["a/one"], [])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("watched")
 async def test_a_step_that_another_programs_worker_runs_is_not_lost(
     broker: RabbitmqBroker, another: Open, channel: Any, session: SessionParameters
@@ -242,6 +245,7 @@ async def test_a_step_that_another_programs_worker_runs_is_not_lost(
         assert taken == ["a/one"]
 
 
+@pytest.mark.slow
 async def test_a_step_whose_end_is_stored_does_not_run_again(broker: RabbitmqBroker, another: Open) -> None:
     signal = AddedStep(Plan(name="waits", signal=True))
     async with time_kept(broker):
@@ -257,6 +261,7 @@ async def test_a_step_whose_end_is_stored_does_not_run_again(broker: RabbitmqBro
         await until(lambda: left(broker), [])
 
 
+@pytest.mark.slow
 async def test_the_doctor_warns_of_workflows_that_take_much_memory(
     broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +276,7 @@ async def test_the_doctor_warns_of_workflows_that_take_much_memory(
     assert await found() == ["warning"]
 
 
+@pytest.mark.slow
 async def test_deleting_a_queue_cancels_the_steps_that_wait_in_it(broker: RabbitmqBroker, another: Open) -> None:
     async with time_kept(await another()):
         consumer = await consume(await another())

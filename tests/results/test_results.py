@@ -95,6 +95,7 @@ def test_a_job_that_one_search_misses_is_waited_for(rig: Rig, monkeypatch: pytes
     assert not next(misses, False)
 
 
+@pytest.mark.slow
 def test_a_failed_job_that_was_requeued_is_waited_for_again(rig: Rig) -> None:
     job = enqueue(rig, "raises", "no")
     rig.burst(modules=(MODULE,))

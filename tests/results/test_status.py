@@ -72,6 +72,7 @@ def test_a_job_that_is_kept_with_its_key_is_scheduled(rig: Rig) -> None:
     assert found.run_at > time.time() + 500
 
 
+@pytest.mark.slow
 def test_of_a_job_amid_a_long_queue_the_journal_knows_the_last_step(
     rabbitmq_url: str, exchange: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

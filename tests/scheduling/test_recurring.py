@@ -209,6 +209,7 @@ def test_a_fixed_time_runs_once_a_day_and_others_whenever_a_clock_shows_it(expre
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_the_sample_has_changes_of_half_an_hour_and_at_midnight() -> None:
     clocks = wall_clocks().values()
 

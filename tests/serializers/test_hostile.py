@@ -128,6 +128,7 @@ BOTH = pytest.mark.parametrize("compression", [Gzip(), Zstd()], ids=["gzip", "zs
 REGISTRY = Serializers.default()
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_bomb_is_refused(compression: Gzip | Zstd) -> None:
     bomb = compression.compress(bytes(MAX_DECOMPRESSED + 1))

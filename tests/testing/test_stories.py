@@ -195,6 +195,7 @@ def come_due(site: Site, seconds: float) -> None:
         site.inspector.scheduled.run_now(due)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORIES)
 def test_a_story_is_the_same_with_a_real_worker(name: str, real: dict[str, Any]) -> None:
     with Palermo(raise_failures=False) as palermo:
@@ -334,6 +335,7 @@ def run(project: Path, *arguments: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("-n", "2")], ids=["alone", "xdist"])
 def test_pytest_finds_fixture_and_marker_and_shows_the_jobs_code(project: Path, arguments: tuple[str, ...]) -> None:
     output = run(project, *arguments)
@@ -345,6 +347,7 @@ def test_pytest_finds_fixture_and_marker_and_shows_the_jobs_code(project: Path, 
     assert "local_pool.py" not in output.partition("Captured")[0]
 
 
+@pytest.mark.slow
 def test_a_suite_without_the_fixture_pays_for_no_worker() -> None:
     heavy = ("asyncio", "sqlite3", "pika", "palermo.client.client", "palermo.testing.palermo", "palermo.worker")
     program = f"import sys, palermo.testing.plugin; print([name for name in {heavy} if name in sys.modules])"

@@ -145,6 +145,7 @@ RECORD = st.fixed_dictionaries(
 PROPERTY = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
+@pytest.mark.slow
 @PROPERTY
 @given(
     messages=st.lists(MESSAGE, max_size=4, unique_by=lambda message: message.id),

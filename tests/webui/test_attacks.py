@@ -45,6 +45,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
         yield web
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [

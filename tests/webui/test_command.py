@@ -43,6 +43,7 @@ def test_jobs_of_its_modules_are_checked_when_enqueued_by_hand(start: Start, tmp
     assert web.stop(signal.SIGTERM) == 0
 
 
+@pytest.mark.slow
 def test_its_users_sign_in(start: Start, tmp_path: Path) -> None:
     assert run("web-user", "ada", stdin="short\n").exit_code == 2
     password = run("web-user", "ada", "--role", "admin", stdin="correct horse\n")
@@ -70,6 +71,7 @@ def test_an_address_that_cannot_be_listened_on_is_said_in_one_line(tmp_path: Pat
     assert "cannot listen on 192.0.2.1" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_file_that_web_user_is_sent_to_is_for_nobody_elses_eyes(tmp_path: Path) -> None:
     users = tmp_path / "users"
     command = f"umask 022; exec {shlex.quote(PALERMO)} web-user ann --token >> {shlex.quote(str(users))}"
@@ -106,6 +108,7 @@ def trusting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
         yield web
 
 
+@pytest.mark.slow
 def test_another_program_of_this_machine_is_not_let_in_without_the_token(alone: WebProcess) -> None:
     nginx = {"Host": f"127.0.0.1:{alone.port}", "Connection": "close"}  # of `proxy_pass http://127.0.0.1:3000`
     for path in ("/", "/queues", "/api/queues", "/static/palermo.css", "/live", "/metrics", "/stats.txt", "/nothing"):
@@ -140,6 +143,7 @@ def test_the_link_lets_a_browser_in_and_leaves_no_token_in_the_address(alone: We
     assert elsewhere.headers["location"] == "/evil.example/"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have one loopback address")
 def test_the_link_opens_the_pages_at_each_address_of_loopback_and_path(start: Start) -> None:
     web = start("--host", "127.0.0.2", "--prefix", "/ops/jobs")
@@ -155,6 +159,7 @@ def test_the_link_opens_the_pages_at_each_address_of_loopback_and_path(start: St
         assert web.stranger.get(f"http://127.0.0.2:{web.port}/queues", headers=headers).status_code == status
 
 
+@pytest.mark.slow
 def test_the_token_changes_with_each_start_and_is_said_once(alone: WebProcess, start: Start) -> None:
     web = start()
     web.stranger.get("/queues", params={"token": web.token})
@@ -170,6 +175,7 @@ def test_the_token_changes_with_each_start_and_is_said_once(alone: WebProcess, s
     assert web.token not in ("", alone.token)
 
 
+@pytest.mark.slow
 def test_monitors_and_who_wants_none_need_no_token(alone: WebProcess, without_token: WebProcess, start: Start) -> None:
     for web in (without_token, start(PALERMO_WEB_TOKEN="off")):
         assert (web.token, web.stranger.get("/queues").status_code) == ("", 200)

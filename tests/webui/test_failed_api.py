@@ -133,6 +133,7 @@ def test_nobody_finds_out_by_searching_what_is_hidden(settings: Settings, serve:
 # -- in quorum queues, which are never read in order to be shown
 
 
+@pytest.mark.slow
 def test_failed_jobs_in_quorum_queues_are_shown_and_stay_there(rabbitmq_url: str, exchange: str, serve: Serve) -> None:
     settings = Settings(url=rabbitmq_url, exchange=exchange, queue_type="quorum", publish_timeout=BROKER_PATIENCE)
     web = serve(settings)

@@ -192,6 +192,7 @@ def test_a_stopped_command_leaves_the_rest(inspector: Inspector, read: FailedVie
     assert inspector.queues.size(FAILED_QUEUE) == 3
 
 
+@pytest.mark.slow
 def test_a_command_runs_while_the_queue_is_being_read(
     client: Client, inspector: Inspector, view: FailedView, commands: Commands
 ) -> None:

@@ -324,6 +324,7 @@ def answered(web: Web, line: str) -> httpx.Response:
     return web.http.get(answer.headers["location"], headers=headers) if answer.is_redirect else answer
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("name", NAMES)
 def test_golden_answers(web: Web, caplog: pytest.LogCaptureFixture, name: str) -> None:

@@ -52,6 +52,7 @@ def test_every_metric_of_the_catalogue_is_told_and_no_other(
     assert (found.value("palermo_workflows", state="running"), found.value("palermo_workflow_jobs")) == (1, 7)
 
 
+@pytest.mark.slow
 def test_events_are_counted_from_zero_and_queues_measured(rig: Rig, serve: Serve) -> None:
     for number in range(5):
         rig.enqueue("note", str(rig.notes_path), str(number))

@@ -21,6 +21,7 @@ def settings(request: pytest.FixtureRequest, exchange: str, tmp_path: Path) -> S
     return Settings(url=url_of_broker(request, tmp_path), exchange=exchange, publish_timeout=BROKER_PATIENCE)
 
 
+@pytest.mark.slow
 def test_jobs_are_watched_and_led_from_enqueue_to_done(web: Web, rig: Rig) -> None:
     notes = str(rig.notes_path)
 

@@ -48,6 +48,7 @@ def is_choosy(operation: dict[str, Any]) -> bool:
     return "requestBody" in operation or any(schema.get("type") in ("integer", "boolean") for schema in queries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "path", "mode"), operations())
 def test_what_is_documented_is_what_happens(served: Web, method: str, path: str, mode: GenerationMode) -> None:
     served.client.enqueue("shop.mail", ["a@b.c"], {"subject": "hi"}, queue="mail", id="job-1")

@@ -395,6 +395,7 @@ def test_several_workers_are_stopped_when_their_number_is_typed(
     eventually(lambda: ">2 workers</span>" in web.http.get("/audit").text)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("workers_have_time")
 def test_a_worker_shows_its_release_and_what_it_uses_until_it_ends(web: Web, rig: Rig) -> None:
     process = rig.worker("--log-level", "warning", PALERMO_RELEASE="2.14.0")
@@ -458,6 +459,7 @@ def test_what_workers_used_is_bounded_and_forgotten_with_them() -> None:
     assert (known.answers("2", 1_010.0), len(known.answers("0", 1_010.0))) == ([], 2)
 
 
+@pytest.mark.slow
 def test_a_workers_stacks_and_death_are_shown_everywhere(web: Web, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_lives, "GRACE", 1.0)
     id = rig.hold()

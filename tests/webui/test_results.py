@@ -24,6 +24,7 @@ from tests.webui.conftest import Serve
 from tests.webui.server import Web
 
 
+@pytest.mark.slow
 def test_what_a_job_tells_is_on_its_page_and_its_workers(web: Web, rig: Rig) -> None:
     rig.worker("--log-level", "warning", modules=("crew_results",))
     job = rig.client.enqueue("crew_results.tells", [str(rig.gate)], {})

@@ -301,6 +301,7 @@ def test_it_works_at_any_path(settings: Settings, serve: Serve, options: dict[st
     check_whole(serve(settings, **options), root, seen)
 
 
+@pytest.mark.slow
 def test_a_proxy_says_what_it_strips_where_it_is_trusted_and_that_is_a_path(settings: Settings, serve: Serve) -> None:
     untrusted, web = serve(settings, auth=ANYONE), serve(settings, trust_proxy=True, auth=ANYONE)
     check_whole(web, "", "/ops/jobs", **{"X-Forwarded-Prefix": "/ops/jobs"})

@@ -313,6 +313,7 @@ def row_of(web: Web, id: str) -> Any:
     return eventually(lambda: web.api(f"jobs/{id}"))
 
 
+@pytest.mark.slow
 def test_an_ended_job_shows_its_arguments_and_runs_again(web: Web, rig: Rig) -> None:
     notes = str(rig.notes_path)
     done = rig.enqueue("note", notes, "done", priority=3)

@@ -95,6 +95,7 @@ def test_the_stream_of_a_page_tells_at_once_of_what_it_missed(served: Web, ask: 
     assert until(ask(served.url, path=events), "event: change").count("event: hello") == 1
 
 
+@pytest.mark.slow
 def test_a_change_of_a_list_is_told_at_two_looks(web: Web, ask: Ask) -> None:
     stream = ask(web.url, path="/live?of=recurring&every=1")
 
@@ -104,6 +105,7 @@ def test_a_change_of_a_list_is_told_at_two_looks(web: Web, ask: Ask) -> None:
     assert until(stream, ": \n\n").count("event: change") >= 2
 
 
+@pytest.mark.slow
 def test_a_page_is_told_when_an_absent_broker_is_back(web: Web, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if nothing has changed there, and if the pages have shown what was known last meanwhile."""
     monkeypatch.setattr(tuning, "GLANCE", 0.0)

@@ -99,6 +99,7 @@ def test_one_bad_row_does_not_run_the_others_again(rig: Rig, pool: str) -> None:
     assert list(rig.errors().values()) == [("ValueError", "bad row")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["process", "thread"])
 def test_a_row_that_crashes_the_process_fails_alone(rig: Rig, pool: str) -> None:
     rows = (*map(str, range(9)), "bad", "behind", "them")  # ten are taken together
@@ -143,6 +144,7 @@ def test_rows_marked_as_done_are_done_also_if_the_others_were_killed(bench: Benc
     assert results_of_each(Succeeded(), 3) == (Succeeded(),) * 3
 
 
+@pytest.mark.slow
 def test_a_worker_runs_batches(any_rig: Rig) -> None:
     rig = any_rig
     for number in range(25):

@@ -105,6 +105,7 @@ def test_a_worker_that_stops_gives_back_a_failed_job_that_cannot_be_stored(rig: 
     assert (rig.errors(), rig.pending()) == ({}, 1)
 
 
+@pytest.mark.slow
 def test_a_retry_that_cannot_be_stored_runs_again_without_being_counted(rig: Rig) -> None:
     id = rig.enqueue("fails", str(rig.notes_path), "it", module="crew_retries")
     _write(rig, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")

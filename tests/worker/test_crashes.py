@@ -27,6 +27,7 @@ DEADLY = (
 )
 
 
+@pytest.mark.slow
 def test_a_job_whose_process_dies_is_in_failed_with_the_reason(rig: Rig) -> None:
     wanted = {}
     for call, message in DEADLY:

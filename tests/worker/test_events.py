@@ -3,6 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 
@@ -13,6 +15,7 @@ def seen(rig: Rig) -> Counter[tuple[str, ...]]:
     return Counter(tuple(line) for line in rig.trace())
 
 
+@pytest.mark.slow
 def test_each_group_handles_each_event_once_and_gets_what_it_missed(any_rig: Rig) -> None:
     rig = any_rig
     publish = rig.client.publish

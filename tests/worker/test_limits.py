@@ -16,6 +16,7 @@ def _enqueue(rig: Rig, job: str, *more: object, **options: object) -> str:
     return rig.enqueue(job, str(rig.notes_path), *more, **options)
 
 
+@pytest.mark.slow
 def test_a_job_that_does_not_listen_is_killed_after_the_grace(rig: Rig) -> None:
     stuck = [_enqueue(rig, job, timeout=2.0) for job in ("stubborn", "hogs_the_gil")]
     _enqueue(rig, "tells_pid")
@@ -109,6 +110,7 @@ def test_a_slot_is_replaced_when_it_is_old_even_if_it_was_idle(rig: Rig) -> None
     assert "slot replaced" in worker.log
 
 
+@pytest.mark.slow
 def test_a_slot_that_has_grown_is_replaced_after_its_job(rig: Rig) -> None:
     _enqueue(rig, "eats", 300, 0)
     _enqueue(rig, "tells_pid")

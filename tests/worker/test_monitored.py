@@ -125,6 +125,7 @@ def test_a_worker_says_when_it_is_ready_what_it_does_and_that_it_stops(rig: Rig,
     assert manager.lines().index("READY=1") < manager.lines().index("STOPPING=1")
 
 
+@pytest.mark.slow
 def test_a_name_outside_of_the_file_system_without_a_watchdog(rig: Rig) -> None:
     manager = Manager(f"@palermo-test-{secrets.token_hex(6)}")
     rig.enqueue("nothing")

@@ -210,6 +210,7 @@ def test_what_jobs_gave_to_atexit_runs_when_their_process_ends(rig: Rig, more: t
     assert len(set(ran)) == (2 if more and "--max-jobs" in more else 1)
 
 
+@pytest.mark.slow
 def test_a_function_of_atexit_that_hangs_is_killed_and_logged(rig: Rig) -> None:
     rig.enqueue("leaves_a_hang", module=JOBS)
 

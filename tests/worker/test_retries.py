@@ -19,6 +19,7 @@ def attempts(rig: Rig, id: str) -> list[tuple[int, str, str]]:
 
 
 #: Brokers and pools, each with what the jobs' names begin with: "a" for coroutines.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("any_rig", "pool", "a"),
     [*((broker, "process", "") for broker in BROKERS), ("sqlite", "thread", ""), ("sqlite", "async", "a")],

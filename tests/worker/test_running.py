@@ -35,6 +35,7 @@ def test_a_burst_runs_what_waits_in_its_order_and_leaves(rig: Rig) -> None:
     assert (rig.pending(), rig.errors(), worker.log.count("job finished")) == (0, {}, 10)
 
 
+@pytest.mark.slow
 def test_a_worker_warns_of_its_settings_once_also_if_its_jobs_enqueue(rig: Rig) -> None:
     id = rig.enqueue("enqueues", str(rig.notes_path), module="crew_families")
     (rig.path / "jobs.db").chmod(0o666)
@@ -93,6 +94,7 @@ def test_a_module_that_enqueues_while_it_is_imported_is_named_once(rig: Rig) -> 
     assert rig.pending() == 0
 
 
+@pytest.mark.slow
 def test_failed_jobs_above_the_limit_are_dropped_at_the_start(rig: Rig) -> None:
     ids = [rig.enqueue("raises", str(number)) for number in range(5)]
     rig.burst()
@@ -104,6 +106,7 @@ def test_failed_jobs_above_the_limit_are_dropped_at_the_start(rig: Rig) -> None:
     assert worker.alive
 
 
+@pytest.mark.slow
 def test_odd_jobs_end_in_failed_and_the_jobs_behind_them_run(any_rig: Rig) -> None:
     enqueue = any_rig.client.enqueue
     ids = [

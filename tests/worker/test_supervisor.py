@@ -33,6 +33,7 @@ def two_workers(rig: Rig) -> tuple[WorkerProcess, set[int]]:
     return supervisor, eventually(lambda: found if len(found := pids(rig)) == 2 else set())
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_replaced_and_all_end_together(rig: Rig) -> None:
     supervisor, first = two_workers(rig)
 
