@@ -39,8 +39,8 @@ from palermo.inspector.problems import (
 from palermo.settings.environment import VARIABLES, unknown_variables
 from palermo.settings.settings import SettingOrigin, Settings
 
-#: Maximum number of queues whose first job is read.
-_AGED = 20
+#: Maximum number of queues whose first job is read, and seconds for finding the first due job.
+_AGED, _DUE_WITHIN = 20, 10.0
 
 
 def examine(client: Client, sources: list[SettingOrigin], *, mend: bool = False) -> list[Finding]:
@@ -105,7 +105,7 @@ def row(finding: Finding) -> FindingRow:
 
 def _now(client: Client) -> list[Finding]:
     """Return the current problems of queues, workers and jobs, or findings that there are none."""
-    inspector, found = Inspector(client), list[Finding]()
+    inspector, brief, found = Inspector(client), Inspector(client, within=_DUE_WITHIN), list[Finding]()
     jobs: dict[str, Outcomes] = {}
     lives = WorkerLives()
     try:
@@ -126,7 +126,7 @@ def _now(client: Client) -> list[Finding]:
         jobs=jobs,
         deaths=lives.deaths(workers, now.at),
         trouble=now.trouble,
-        overdue=overdue(now, lambda: inspector.scheduled.list(limit=1), inspector.recurring.list),
+        overdue=overdue(now, lambda: brief.scheduled.list(limit=1), brief.recurring.list),
     )
     found += [each.finding for each in wrong]
     if now.trouble is not None:

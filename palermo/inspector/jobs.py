@@ -6,6 +6,7 @@ A JobFilter chooses among many waiting jobs.
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Unpack
 
 from msgspec.structs import replace
@@ -26,10 +27,11 @@ from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import JobState
 from palermo.core.message import MAX_SECONDS, PARENT, Message
 from palermo.core.topology import check_id, check_job_queue, check_new_queue, check_queue_name, is_failed
-from palermo.errors import ArgumentsInvalid, NotFound, UsageError
+from palermo.errors import ArgumentsInvalid, NotFound, PalermoError, UsageError
 from palermo.inspector.changes import Changes, Rewriter, check_options
 from palermo.inspector.context import PROMPT, SEARCHED, Context
 from palermo.inspector.judges import Progress, Selection, TakeJudge, TakenJob, Watching, reading, stoppable
+from palermo.inspector.rates import Snapshot
 from palermo.inspector.workers import cancel
 from palermo.views.facts import may_contain
 from palermo.views.filter import EVERYTHING, JobFilter
@@ -98,17 +100,21 @@ class Jobs(Context):
         """Return a job's own queue if its code is imported here, otherwise the default queue."""
         return dequeuing.queue_of(self._client.settings, job)
 
-    def status(self, id: str, patience: float | None = None) -> Row:
+    def status(self, id: str, patience: float | None = None, *, snapshot: Callable[[], Snapshot] | None = None) -> Row:
         """Return the row of a job's status (see JobStatus). Its `reason` also says why no worker takes a waiting job.
 
-        Reads the journal for at most `patience` seconds (default: publish_timeout).
+        Reads the journal for at most `patience` seconds (default: publish_timeout). `snapshot` returns the queues and
+        workers, if they are already known.
         """
         from palermo.inspector.problems import why_waiting
 
         found = self._client.watch(find_status(self._client, self._client.job_by_id(check_id(id)), patience))
         waits = found.state in (State.PENDING, State.RETRYING) and (found.run_at or 0.0) <= clock.now()
-        why = f"{found.reason} {why_waiting(self._snapshot(), found.queue) if waits else ''}"
-        return {**found.row(), "reason": why.strip()}
+        why = ""
+        if waits:
+            with suppress(PalermoError):
+                why = why_waiting((snapshot or self._snapshot)(), found.queue)
+        return {**found.row(), "reason": f"{found.reason} {why}".strip()}
 
     def cancel(self, ids: str | Iterable[str], *, by: str = "") -> list[Row]:
         """Cancel waiting and running jobs. Returns a row per id: see palermo.inspector.workers.cancel.

@@ -75,7 +75,8 @@ class Workflows(Context):
         self._record("signal", ids=[id], what=name)
         waits = (name,) if found is None else found.waits_for
         others = f"; steps wait for {', '.join(waits)}" if waits else ""
-        return "" if name in waits else f"No step waits for it now{others}. It is kept for a later step."
+        note = f"No step waits for it now{others}. The first value sent under a name is kept for a later step."
+        return "" if name in waits else note
 
     def list(self) -> list[Row]:
         """List the running and failed workflows, oldest first.

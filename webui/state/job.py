@@ -223,7 +223,7 @@ class ReturnedValue(Struct, frozen=True):
 
 def job_status(visit: Visit, id: str) -> Row:
     """Return the row of the job's status: see palermo.client.status.JobStatus. Raises IdInvalid."""
-    return masked_row(visit.inspector.jobs.status(id), visit.site.hidden)
+    return masked_row(visit.inspector.jobs.status(id, snapshot=live_state(visit.site).snapshot), visit.site.hidden)
 
 
 def job_result(visit: Visit, id: str, kept: Record | None = None) -> ReturnedValue:

@@ -1,5 +1,7 @@
 """Current problems for the pages, from data already read by other pages, and from a check of the broker.
 
+Only if no worker leads, the scheduled jobs are read for this, at most once a minute.
+
 `palermo doctor` uses the same functions, `present` and `broker_findings`. The broker is checked when a user opens the
 Problems page, at most once a minute, and not if the pages are read-only, because the check stores and takes a job in a
 separate queue.
@@ -43,13 +45,16 @@ class Problems:
         self._site = site
         self._look = Refreshing(self._examine, fresh=tuning.MINUTE)
         self._counted = Refreshing(self._count, fresh=tuning.FRESH)
-        self._due = Refreshing(self._overdue, fresh=tuning.RECENT)
+        self._due = Refreshing(self._overdue, fresh=tuning.MINUTE)
 
     def now(self) -> list[PresentProblem]:
         """Return the problems of queues, workers and jobs. Raises BrokerError."""
         live = live_state(self._site)
         snapshot = live.snapshot()
-        return self._present(snapshot, live.oldest.of(snapshot.queues), self._due.get())
+        due = 0.0
+        with suppress(TimeoutError):
+            due = self._due.get(wait=tuning.BRIEF)
+        return self._present(snapshot, live.oldest.of(snapshot.queues), due)
 
     def count(self) -> int:
         """Return the number of known problems, without asking the broker."""
@@ -58,7 +63,8 @@ class Problems:
     def _count(self) -> int:
         live = self._site.existing(LiveState)
         snapshot = live.sampler.last if live else None
-        number = len(self._present(snapshot, live.oldest.known(), self._due.last or 0.0)) if live and snapshot else 0
+        due = self._due.last if self._due.age < tuning.WINDOW else None
+        number = len(self._present(snapshot, live.oldest.known(), due or 0.0)) if live and snapshot else 0
         look = self._look.last
         if look is not None and look.at is not None and time.time() - look.at < tuning.WINDOW:
             number += len(look.of_level("problem"))

@@ -153,8 +153,8 @@ class Workflows:
         self._cancel_jobs = cancel_jobs
         #: Held while this session changes a workflow, so that its slots don't force each other to retry.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        #: The workflows that this session stored last, by their stored form, so that they needn't be read again.
-        self._latest: dict[Stored, StoredFlow] = {}
+        #: The workflows that this session stored last, each with its stored form, so that they needn't be read again.
+        self._latest: dict[str, tuple[Stored, StoredFlow]] = {}
 
     # Changes caused by jobs.
 
@@ -410,7 +410,8 @@ class Workflows:
         async with lock:
             while True:
                 (state,) = await self._states([id])
-                before = read_flow(state) if state is None or state not in self._latest else self._latest[state]
+                latest, kept = self._latest.get(id, (None, None))
+                before = kept if latest == state else read_flow(state)
                 after = decide(before)
                 if not wanted():
                     return 0
@@ -453,9 +454,10 @@ class Workflows:
             steps += key_changes
         # A failed step waits for a requeue, unless it was cancelled.
         if known.whole.over and (known.whole.phase is not Phase.FAILED or after.flow.cancels):
+            self._latest.pop(id, None)
             return conditions, [*steps, ("unset", "flows", id), ("forget_flow", id)]
         packed, at = msgpack.encode(after), due(after.flow)
-        remember(self._latest, packed, after, most=_LATEST)
+        remember(self._latest, id, (packed, after), most=_LATEST)
         steps.append(("set", "flows", id, packed, False if at is None else at))
         return conditions, [*steps, *(("flow_data", id, name, value) for name, value in fresh.items())]
 

@@ -121,7 +121,7 @@ class ReturnValues:
         output = self.succeeded(replace(message, keep_result=True), definition, returned)
         if output.refused:
             raise ResultRefused(
-                f"later steps of the workflow need the output of job {message.id}, but {output.refused}"
+                f"later steps of the workflow cannot use the output of job {message.id}: {output.refused}"
             )
         return replace(result, output=output.value)
 
