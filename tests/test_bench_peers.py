@@ -1,4 +1,4 @@
-"""The comparison with other job systems: its arithmetic, its table, and one workload that is really played."""
+"""The comparison with other job systems: its arithmetic, and one workload that is really played."""
 
 import subprocess
 import sys

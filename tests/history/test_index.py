@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from palermo.errors import StoreInvalid
 from palermo.history import index as index_module
 from palermo.history.audit import AuditLog
 from palermo.history.index import Index
@@ -192,15 +193,25 @@ def test_whatever_a_record_holds_its_run_can_be_shown(index: Index, fields: dict
     assert index.count(JobFilter(text="resize", longer=0.5)) in (0, 1)
 
 
-def test_an_index_that_was_emptied_knows_nothing_and_is_filled_again(index: Index) -> None:
+def test_a_full_disk_empties_the_index_which_is_filled_again(index: Index) -> None:
     index.take(batch(ended("a")))
-    assert (ids(index), index.count(FINISHED)) == (["a"], 1)
+    index._db.execute("pragma max_page_count = 20")
 
+    with pytest.raises(StoreInvalid, match=r"full.*TMPDIR"):
+        index.take(batch(*(failed(f"{n}", message="x" * 500) for n in range(1_000))))
     index.reset()
-
     assert (ids(index), index.size(), index.count(FINISHED), index.names("job")) == ([], 0, 0, [])
     index.take(batch(ended("b")))
-    assert (ids(index), index.count(FINISHED)) == (["b"], 1)
+    assert ids(index) == ["b"]
+
+
+def test_an_index_that_is_closed_while_somebody_reads_it_is_empty(small: Index) -> None:
+    small.take(batch(*(ended(f"{n}") for n in range(4))))
+
+    small.close()
+
+    assert (small.count(FINISHED), small.page(FINISHED), small.of("1")) == (0, [], [])
+    assert (small.size(), small.names("job")) == (0, [])
 
 
 def test_an_instant_finds_runs_whose_clocks_differ(index: Index) -> None:

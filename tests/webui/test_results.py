@@ -1,26 +1,15 @@
-"""Pages and API of what jobs tell, return and share: results, tenants, keys of unique jobs, topics and limits."""
+"""Pages and API of what a job tells while it runs, how it stands, and what it returned."""
 
-import asyncio
 import signal
 import time
-from html import unescape
-from typing import Any
-from urllib.parse import quote
 
 import pytest
-from msgspec.structs import replace
 
-from palermo.contract.broker import open_broker
-from palermo.contract.events import Subscription
 from palermo.inspector.doctor import examine
 from palermo.jobs.redaction import MASK
-from palermo.webui.pages.topics import WIDTH
-from tests.contract.tools import message
-from tests.contract.workers import consume, take
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.history.written import ended, write
-from tests.webui.conftest import Serve
 from tests.webui.server import Web
 
 
@@ -116,99 +105,3 @@ def test_a_result_is_shown_redacted_and_why_there_is_none(web: Web) -> None:
 
         assert (answer.status_code, why in answer.json().get("error", "")) == (status, True), id
         assert why.partition(":")[0] in web.http.get(f"/jobs/{id}?result=1").text
-
-
-KEY = 'shop.sync:<b>"eu/1"</b>'
-
-
-# -- keys
-
-
-def test_the_page_of_a_job_shows_the_next_job_of_its_key(web: Web) -> None:
-    first, second = (web.client.enqueue("burst.sync", [nth], throttle=600).id for nth in (1, 2))
-    plain = web.client.enqueue("burst.note", [3]).id
-
-    text = unescape(web.http.get(f"/jobs/{first}").text)
-    for said in ("throttle:burst.sync", "Next job with its key", f"/jobs/{second}", "Its key is closed until"):
-        assert said in text
-    row = web.api(f"jobs/{first}/status")
-    assert (row["state"], row["key"], row["next_id"]) == ("pending", "throttle:burst.sync", second)
-    assert row["closed_until"] == web.api(f"jobs/{second}/status")["run_at"]
-    assert "Its key is closed until" not in web.http.get(f"/jobs/{plain}").text
-
-
-# -- topics
-
-
-def subscribe(web: Web, group: str = "mail", *topics: str, prefix: str = "") -> Subscription:
-    """As a worker does when it starts."""
-    queue = f"{prefix or web.client.settings.prefix}_{group}"
-    one = Subscription(group=group, queue=queue, topics=topics or ("order.*",), function=f"shop.{group}")
-    web.client.run(lambda broker: broker.events.subscribe(one))
-    return one
-
-
-def test_the_page_draws_the_wiring_with_counts_and_tells_old_events_again(web: Web) -> None:
-    subscribe(web, "mail", "order.*", "bill.paid")
-    web.client.publish("order.paid", {"password": "hunter2"})
-
-    text = web.http.get("/topics?ask=x").text
-    drawn = text.partition(f'<svg viewBox="0 0 {WIDTH}')[2].partition("</svg>")[0]
-    for name in ("palermo_gateway", "palermo_distributor", "palermo_mail", "order.*", "bill.paid", "shop.mail"):
-        assert name in text
-    assert "1 waiting, 0 running, 0 workers" in drawn
-    assert ">1 kept<" in drawn
-    assert f'href="/queues/{quote("palermo_mail")}"' in drawn
-
-    assert "Replayed 1 event to mail." in web.form("/topics", "/topics/mail/replay", age="hour").text
-    assert web.inspector.queues.size("palermo_mail") == 2
-    assert web.form("/topics", "/topics/mail/replay", topic="order.pa*").status_code == 422
-    assert web.form("/topics", "/topics/mail/replay", age="year").status_code == 422
-    assert "Removed the subscription of mail." in web.form("/topics", "/topics/mail/remove").text
-    assert web.inspector.events.groups() == []
-
-    # Groups of another prefix are listed, and not drawn at this gateway.
-    assert "a prefix other than" not in text
-    subscribe(web)
-    subscribe(web, "audit", prefix="billing")
-    text = web.page("/topics", "The picture omits 1 group with a prefix other than")
-    assert 'href="/queues/billing_audit"' in text
-    assert "billing_audit" not in text.partition(f'<svg viewBox="0 0 {WIDTH}')[2].partition("</svg>")[0]
-
-
-def test_events_that_are_refused_are_neither_counted_nor_told_again(settings: Any, serve: Serve) -> None:
-    web = serve(replace(settings, events_unsubscribed="refuse"))
-    subscribe(web)
-
-    text = web.http.get("/topics").text
-
-    assert ("Events without a subscriber are refused." in text, "Replay" in text) == (True, False)
-    assert web.api("topics")["kept"] is None
-
-
-# -- limits
-
-
-def test_limits_are_listed_and_filtered(web: Web) -> None:
-    async def go() -> None:
-        """One of two limited jobs runs, and the other is put aside, until their worker is gone."""
-        broker = await open_broker(web.inspector._client.settings.session("worker"))
-        try:
-            asks = {"limit": 1, "limit-key": KEY}
-            await broker.publish_many([message(extra=asks), message(extra=asks)])
-            consumer = await consume(broker, slots=2)
-            assert [await consumer.permit(await take(consumer, slot)) for slot in (1, 2)] == [0.0, None]
-            await asyncio.to_thread(look)
-        finally:
-            await broker.close()
-
-    def look() -> None:
-        row = {"key": KEY, "limit": 1, "rate": None, "running": 1, "waiting": 1}
-        assert web.http.get("/api/limits").json() == {"rows": [row], "total": 1, "page": 1, "limit": 100}
-        assert web.http.get("/api/limits?text=us").json()["rows"] == []
-        text = web.http.get("/limits").text
-        assert (KEY in text, KEY in unescape(text)) == (False, True)
-        assert "No key matches." in web.http.get("/limits?text=us").text
-
-    assert "No job with a limit is running or waiting." in web.http.get("/limits").text
-    asyncio.run(go())

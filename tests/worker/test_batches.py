@@ -10,6 +10,8 @@ from msgspec.structs import replace
 import palermo
 from palermo.core.lifecycle import BatchResult, Dropped, Succeeded, results_of_each
 from palermo.core.message import Message
+from palermo.errors import OptionInvalid
+from palermo.jobs.definition import define
 from palermo.worker.ipc.shared_marks import SharedMarks
 from palermo.worker.pools.forked_pool import result_of_rest
 from tests.harness.rig import Rig
@@ -142,6 +144,22 @@ def test_rows_marked_as_done_are_done_also_if_the_others_were_killed(bench: Benc
     assert asked == ["0", "2"]
     assert marks.done(1, 3) == [False] * 3
     assert results_of_each(Succeeded(), 3) == (Succeeded(),) * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batch": 0}, "batch=0"),
+        ({"batch": True}, "batch=True"),
+        ({"batch": 5, "batch_wait": -1}, "batch_wait=-1"),
+        ({"batch": 5, "keep_result": True}, "keep_result"),
+    ],
+)
+def test_options_that_no_batch_can_have_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionInvalid, match=said):
+        palermo.job(name="x", **options)(lambda items: None)
+    with pytest.raises(OptionInvalid, match="exactly one parameter"):
+        define(lambda a, b: None, name="x", batch=5)
 
 
 @pytest.mark.slow
