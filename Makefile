@@ -1,8 +1,8 @@
 # Everything here needs Python 3.11 or later with venv, git and make. The rest is installed into .venv, as uv.lock says.
 #
 #   make demo           Palermo in one terminal; installs nothing else
-#   make test           the tests that guard a change; starts a RabbitMQ and a Redis by itself; nine minutes
-#   make test-rest      the other tests: whole programs, kills, a browser; twenty-five minutes
+#   make test           the tests that guard a change; starts a RabbitMQ and a Redis by itself; six minutes
+#   make test-rest      the other tests: whole programs, kills, a browser; half an hour
 #   make test-all       both
 #   make lint           ruff, mypy --strict, the budget of tests/budget.py, the documents' names, the deployment files
 #   make docs           the documents as a site, in site/; fails at a broken link

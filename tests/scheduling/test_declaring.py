@@ -94,7 +94,7 @@ def test_a_class_job_has_a_name_and_arguments_for_its_schedule(client: Client) -
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"cron": "* * * * *", "every": 5}, "cron= or every="),
+        ({"cron": "* * * * *", "every": 5}, "cron= and every="),
         ({"cron": "every day"}, "cron="),
         ({"cron": 5}, "Expected `str`, got `int` - at `[$].cron`"),
         ({"every": "5m"}, "every="),

@@ -1,6 +1,6 @@
 """Current problems for the pages, from data already read by other pages, and from a check of the broker.
 
-Only if no worker leads, the scheduled jobs are read for this, at most once a minute.
+Only if no worker leads, the scheduled jobs are read for this, at most every ten seconds.
 
 `palermo doctor` uses the same functions, `present` and `broker_findings`. The broker is checked when a user opens the
 Problems page, at most once a minute, and not if the pages are read-only, because the check stores and takes a job in a
@@ -45,7 +45,7 @@ class Problems:
         self._site = site
         self._look = Refreshing(self._examine, fresh=tuning.MINUTE)
         self._counted = Refreshing(self._count, fresh=tuning.FRESH)
-        self._due = Refreshing(self._overdue, fresh=tuning.MINUTE)
+        self._due = Refreshing(self._overdue, fresh=tuning.RECENT, slow=tuning.SLOW, longest=tuning.WINDOW)
 
     def now(self) -> list[PresentProblem]:
         """Return the problems of queues, workers and jobs. Raises BrokerError."""
