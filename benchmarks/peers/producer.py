@@ -1,6 +1,6 @@
-"""A process that enqueues by one system as it is told: `python -m benchmarks.peers.producer SYSTEM`.
+"""A process that enqueues jobs with one system, on request: `python -m benchmarks.peers.producer SYSTEM`.
 
-Reads orders from its standard input, one JSON object a line, and answers each by a line on its standard output.
+Reads requests from its standard input, one JSON object per line, and answers each with a line on its standard output.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Producer(Protocol):
 
 
 async def one_by_one(producer: Producer, queues: tuple[str, ...], *, jobs: int, sleep: float, every: float) -> None:
-    """Enqueue so many to the queues in turn, one each `every` seconds or as fast as can be."""
+    """Enqueue this number of jobs to the queues in turn, one every `every` seconds; 0 means without pauses."""
     due = time.monotonic()
     for number in range(jobs):
         if every:
@@ -38,40 +38,40 @@ async def one_by_one(producer: Producer, queues: tuple[str, ...], *, jobs: int, 
             if producer.awaits:
                 await asyncio.sleep(pause)
             else:
-                time.sleep(pause)  # noqa: ASYNC251 -- this coroutine has no loop
+                time.sleep(pause)  # noqa: ASYNC251 -- this coroutine runs without a loop
         await producer.enqueue(order(sleep), queues[number % len(queues)])
 
 
 async def many(producer: Producer, queues: tuple[str, ...], *, jobs: int, sleep: float, block: int) -> None:
-    """Enqueue so many, a block at a time to the queues in turn."""
+    """Enqueue this number of jobs, one block at a time, to the queues in turn."""
     for number, begun in enumerate(range(0, jobs, block)):
         orders = [order(sleep) for _ in range(min(block, jobs - begun))]
         await producer.enqueue_many(orders, queues[number % len(queues)])
 
 
 async def serve(producer: Producer, answers: TextIO) -> None:
-    """Do what the lines of the standard input say, until it ends."""
+    """Execute the requests from the standard input until it ends."""
     queues = Setup.here().queues
     await producer.open()
     print("{}", file=answers, flush=True)
     works: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {"one_by_one": one_by_one, "many": many}
     while line := await asyncio.to_thread(sys.stdin.readline) if producer.awaits else sys.stdin.readline():
-        told = json.loads(line)
-        work = works[told.pop("do")]
+        request = json.loads(line)
+        work = works[request.pop("do")]
         worked, began = time.process_time(), time.perf_counter()
-        await work(producer, queues, **told)
+        await work(producer, queues, **request)
         spent = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - worked}
         print(json.dumps(spent), file=answers, flush=True)
     await producer.close()
 
 
 def finish(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run one that waits for nothing, without a loop."""
+    """Run a coroutine that never waits, without an event loop."""
     try:
         coroutine.send(None)
     except StopIteration:
         return
-    raise RuntimeError("this producer waits for something: let it say so by `awaits`.")
+    raise RuntimeError("this producer waits for something. Set its `awaits` to True.")
 
 
 def main() -> None:

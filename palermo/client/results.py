@@ -130,7 +130,7 @@ def serialized_result(record: Record) -> StoredResult | None:
         raise _failed(record)
     refused = record.get("refused")
     if refused:
-        raise ResultRefused(f"job {id} is done, but {refused}")
+        raise ResultRefused(f"job {id} is done, but its result was not kept: {refused}")
     value = result_of_record(record)
     if value is not None or record.get("skipped"):
         return value

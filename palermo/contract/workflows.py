@@ -49,8 +49,8 @@ class WorkflowInfo(Struct, frozen=True, kw_only=True):
     #: When it added its first steps, and when it ended, in Unix seconds.
     began_at: float
     ended_at: float | None = None
-    #: Numbers of its steps: done, failed, and all. A map counts as its members, without the steps that they added, and
-    #: any other step that added steps counts as these.
+    #: The numbers of its done, failed and all steps. Each member of a map counts as a step, without the steps that it
+    #: added. Steps that any other step added count instead of it.
     done: int
     failed: int
     total: int

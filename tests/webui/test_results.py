@@ -94,7 +94,13 @@ def test_a_result_is_shown_redacted_and_why_there_is_none(web: Web) -> None:
     assert ("&lt;b&gt;" in page, "hunter2" in page) == (True, False)
     for id, kind, more, status, why in (
         ("a", "failed", {"error": "ValueError", "message": "no"}, 409, "job a failed: ValueError: no"),
-        ("b", "succeeded", {"refused": "the result is too large"}, 409, "job b is done, but the result is too large"),
+        (
+            "b",
+            "succeeded",
+            {"refused": "the result is too large"},
+            409,
+            "job b is done, but its result was not kept: the result is too large",
+        ),
         ("c", "succeeded", {}, 409, "job c is done, but its result was not kept"),
         ("d", "succeeded", {"skipped": True}, 200, ""),
         ("e", "started", {}, 404, "job e: it is not waiting, scheduled, running or failed"),

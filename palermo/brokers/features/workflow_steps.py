@@ -299,9 +299,10 @@ def info_of(id: str, stored: StoredFlow) -> WorkflowInfo:
 
 
 def _counts(flow: Flow, known: View) -> tuple[int, int, int]:
-    """Numbers of steps: done, failed, and all. A map counts as its members, and a step that added steps as those.
+    """The numbers of done, failed and all steps. Each member of a map counts as a step, and steps that a step added
+    count instead of it.
 
-    Steps that members of a map added aren't counted, because they are forgotten once they are done.
+    Steps that members of a map added aren't counted, because they are dropped once they are done.
     """
     plans, done, failed, total = plans_of(flow), 0, 0, 0
     for path, status in known.steps.items():
