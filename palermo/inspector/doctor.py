@@ -147,8 +147,8 @@ def _keys(client: Client, *, mend: bool) -> Finding:
     names = [stray.key for stray in strays]
     shown = some_of([repr(name) for name in names])
     if mend:
-        freed = len(client.run(lambda broker: broker.keys.free(names)))
-        return Finding.ok(check, f"freed {count(freed, 'key')} whose jobs no longer exist: {shown}")
+        freed = client.run(lambda broker: broker.keys.free(names))
+        return Finding.ok(check, f"freed {count(len(freed), 'key')} whose jobs no longer exist: {shown}")
     return Finding.problem(
         check,
         f"{count(len(names), 'key')} of jobs that no longer exist {'blocks' if len(names) == 1 else 'block'} other"

@@ -367,7 +367,8 @@ class Jobs(Context):
         page = self._browse(queue, offset=0 if searched else offset, limit=depth if searched else limit, newest=newest)
         state = JobState.FAILED if is_failed(queue) else JobState.PENDING
         text = (filter.text or "").casefold()
-        rows = self._rows([one for one in page.messages if not text or may_contain(one, text)], state, page.cancelled)
+        messages = [one for one in page.messages if not text or may_contain(one, text)]
+        rows = self._rows(messages, state, page.cancelled)
         if not searched:
             return Listing(rows, page.total, page.unseen)
         found = [row for row in rows if self._fits(row, filter)]

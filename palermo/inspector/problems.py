@@ -71,11 +71,8 @@ class Outcomes(NamedTuple):
 
 def outcomes(jobs: Iterable[Named]) -> dict[str, Outcomes]:
     """Return the outcomes of each job's runs from their tallies."""
-    return {
-        each.name: Outcomes(*map(each.tally.number, (RecordKind.SUCCEEDED, RecordKind.FAILED, RecordKind.RETRIED)))
-        for each in jobs
-        if each.name is not None
-    }
+    kinds = (RecordKind.SUCCEEDED, RecordKind.FAILED, RecordKind.RETRIED)
+    return {each.name: Outcomes(*map(each.tally.number, kinds)) for each in jobs if each.name is not None}
 
 
 class PresentProblem(Struct, frozen=True):

@@ -31,7 +31,8 @@ class Workflows(Context):
         """
         info = self._find(id)
         if info is None:
-            record = self._client.watch(results.find_end(self._client, self._client.job_by_id(check_id(id))))
+            job = self._client.job_by_id(check_id(id))
+            record = self._client.watch(results.find_end(self._client, job))
             info = None if record is None else info_of_record(record)
         if info is None:
             raise NotFound(f"there is no workflow {id}. `palermo workflows` lists the running and failed workflows.")

@@ -202,10 +202,10 @@ def signal(request: Request, visit: Visiting, id: str, name: Typed, value: Typed
         typed = {"name": name, "value": value}
         return _page(request, visit, found, here=here, asked="signal", problem=problem, typed=typed, status=422)
     try:
-        told = actions.send_signal(visit, id, name.strip(), sent)
+        note = actions.send_signal(visit, id, name.strip(), sent)
     except PalermoError as error:
         return redirect(request, path(request, "workflow", id=id), str(error), level="error")
-    return redirect(request, path(request, "workflow", id=id), f"Sent {name.strip()}. {told}".rstrip())
+    return redirect(request, path(request, "workflow", id=id), f"Sent {name.strip()}. {note}".rstrip())
 
 
 # -- the API

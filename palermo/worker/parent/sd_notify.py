@@ -92,7 +92,5 @@ class Notifier:
 
 def _status(info: WorkerInfo, available: asyncio.Event) -> str:
     session = "" if available.is_set() else ", no session with the broker"
-    return (
-        f"STATUS={info.state}{session}: {len(info.jobs)} of {count(info.slots, 'slot')} busy, "
-        f"{count(info.processed, 'job')} done, {info.failed} of them failed"
-    )
+    busy = f"{len(info.jobs)} of {count(info.slots, 'slot')} busy"
+    return f"STATUS={info.state}{session}: {busy}, {count(info.processed, 'job')} done, {info.failed} of them failed"

@@ -419,15 +419,8 @@ class SlotTask:
         try:
             if isinstance(result, Cancelled):
                 by = delivery.cancelled_by or worker.outcomes.cancelled_by.get(message.id, "")
-            log_end(
-                self.number,
-                message,
-                result,
-                began=began_at,
-                ran=not delivery.cancelled,
-                by=by,
-                resumes=saved is not None,
-            )
+            ran = not delivery.cancelled
+            log_end(self.number, message, result, began=began_at, ran=ran, by=by, resumes=saved is not None)
             written = await worker.job_events.store_result(
                 self.number, message, result, began_at=began_at, ended_at=ended_at, by=by
             )

@@ -290,12 +290,8 @@ class Worker:
             self.shared.pool.kill()
 
     def _describe(self) -> str:
-        return parent_title(
-            state=self.state,
-            queues=str(self.shared.selection),
-            busy=sum(slot.busy for slot in self._slots),
-            slots=len(self._slots),
-        )
+        busy = sum(slot.busy for slot in self._slots)
+        return parent_title(state=self.state, queues=str(self.shared.selection), busy=busy, slots=len(self._slots))
 
     async def _close(self) -> None:
         self._shutdown.close()
