@@ -200,7 +200,7 @@ async def test_killed_at_any_instant_and_run_again_it_loses_nothing(
 
 
 async def test_failed_jobs_migrate_under_workers(session: SessionParameters, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(declarer, "_ASK_AGAIN", 0.0)
+    monkeypatch.setattr(declarer, "RARELY", 0.0)
     jobs = ["jobs-0", "jobs-1", "jobs-2"]
 
     async with two_brokers(session) as (broker, worker):

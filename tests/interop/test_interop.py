@@ -94,7 +94,7 @@ def test_the_guides_program_works_and_its_failed_job_is_requeued(
     foreign: ForeignClient, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Else the queue of failed jobs that the other program makes is seen a minute later.
-    monkeypatch.setattr(facts, "_MISSING", 0.1)
+    monkeypatch.setattr(facts, "RARELY", 0.1)
     at = {"url": rig.url, "exchange": rig.exchange}
     foreign.enqueue_example(**at)
     worker = rig.launch([sys.executable, "-m", "palermo", "worker", "shop", "--burst"], cwd=_EXAMPLES)
@@ -122,7 +122,7 @@ def test_the_guides_program_works_and_its_failed_job_is_requeued(
 def test_a_step_runs_in_another_language_and_is_requeued(
     foreign: ForeignClient, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(facts, "_MISSING", 0.1)
+    monkeypatch.setattr(facts, "RARELY", 0.1)
     rig.launch([sys.executable, "-m", "palermo", "worker", "gallery", "-q", "jobs"], cwd=clients.EXAMPLES)
     with foreign.working(rig.url, exchange=rig.exchange, output=rig.path / "output"):
         job = rig.client.enqueue("gallery.gallery", [["cat.png", "broken.png", "dog.png"]])

@@ -20,7 +20,7 @@ def have_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, until the test ends."""
     monkeypatch.setattr(worker_control, "_PATIENCE", SECONDS)
     monkeypatch.setattr(steering, "STORED_WITHIN", SECONDS)
-    monkeypatch.setattr(run_log, "_LOOK_PATIENCE", 2 * SECONDS)
+    monkeypatch.setattr(run_log, "PATIENCE", 2 * SECONDS)
     monkeypatch.setattr(run_log, "STORED_WITHIN", SECONDS)
     monkeypatch.setattr(consumer, "STORED_WITHIN", SECONDS)
     monkeypatch.setattr(job_destinations, "PATIENCE", SECONDS)

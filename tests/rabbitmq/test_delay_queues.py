@@ -47,7 +47,7 @@ async def messages_in(connection: Connection, queue: str) -> int:
 async def test_the_next_leader_finds_overdue_jobs_in_a_bucket_and_then_deletes_it(
     session: SessionParameters, broker: RabbitmqBroker, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(buckets, "_KEPT", 0.1)
+    monkeypatch.setattr(buckets, "RARELY", 0.1)
     over = Bucket(1, int(time.time() // HOUR) - 5)
     queue = delay_queue_name(session.exchange, over)
     outbox = outbox_on(connection, session)

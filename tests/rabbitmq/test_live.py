@@ -117,7 +117,7 @@ async def test_a_deleted_queue_stays_deleted_until_an_enqueue(broker: RabbitmqBr
 async def test_a_deleted_queue_that_another_program_makes_is_served_again(
     broker: RabbitmqBroker, another: Open, exchange: str, channel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(served_queues, "_FIND_EVERY", 0.2)
+    monkeypatch.setattr(served_queues, "RARELY", 0.2)
     await broker.publish(message("first"))
     consumer = await consume(broker, "*")
     await take_and_ack(consumer)

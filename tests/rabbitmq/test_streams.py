@@ -353,7 +353,7 @@ async def test_a_queue_that_was_deleted_is_seen_when_it_is_made_again(
 
 
 async def test_a_foreign_failed_queue_is_seen_in_time(broker: RabbitmqBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "_MISSING", 0.0)
+    monkeypatch.setattr(facts, "RARELY", 0.0)
     assert await broker.queues() == []
 
     await broker._connection.declare(amqp_queue(broker._exchange, FAILED_QUEUE))

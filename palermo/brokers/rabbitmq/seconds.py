@@ -3,11 +3,17 @@
 #: Until the next attempt after an error.
 AGAIN = 1.0
 
+#: The same for something that is impossible for a moment, such as reading a stream that is down.
+RETRY_EVERY = 0.1
+
 #: Between two checks of a loop that waits for an instant or an event: the wall clock may jump, and events may get lost.
 LOOK_EVERY = 0.5
 
 #: The same for checks that aren't urgent.
 TIDY_EVERY = 2.0
+
+#: Between two checks of something that rarely changes, and until something unused is dropped.
+RARELY = 60.0
 
 #: Between two checks whether another process has finished.
 SOON = 0.05
@@ -17,6 +23,9 @@ STILL_REFUSED = 5.0
 
 #: Maximum time to wait for pending work when a part is closed.
 LAST_WORDS = 2.0
+
+#: Maximum time that a worker waits to store or read a record about its jobs, before it continues without the record.
+STORED_WITHIN = 3.0
 
 #: Time limit of operations that aren't worth a longer wait.
 PATIENCE = 5.0

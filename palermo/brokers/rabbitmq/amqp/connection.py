@@ -72,12 +72,6 @@ _MOST_SPARE = 2
 #: delete a queue of millions.
 CALL_TIMEOUT = 60.0
 
-#: Seconds between two attempts of something that is temporarily impossible, such as reading a stream that is down.
-RETRY_EVERY = 0.1
-
-#: Seconds that a worker waits to store or read a record about its jobs, before it continues without the record.
-STORED_WITHIN = 3.0
-
 #: Maximum bytes that Erlang's disk_log buffers in memory, and bytes of a frame around the argument.
 _DISK_LOG_BUFFER, _FRAME_REST = 66_000, 1_000
 

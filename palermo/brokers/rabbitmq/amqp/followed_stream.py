@@ -11,22 +11,18 @@ from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from palermo.brokers.rabbitmq.amqp.alarms import unconfirmed
-from palermo.brokers.rabbitmq.amqp.connection import RETRY_EVERY, Connection
+from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import REPLACED_WITHIN, Follower, Record, Stream
+from palermo.brokers.rabbitmq.seconds import AGAIN, LONG_PATIENCE, RETRY_EVERY
 from palermo.contract.tasks import wait_for_any
 from palermo.errors import BrokerRefused, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds between two attempts to read a stream that is down.
-_AGAIN = 2.0
-
 
 #: Seconds that a small stream may be down after RabbitMQ has created another one in its place. It opens fast.
 _GRACE = 0.5
-#: Seconds that a watcher waits for an unreadable stream before it continues without the state.
-_UNKNOWING = 30.0
 
 
 class State(Protocol):
@@ -115,7 +111,7 @@ class FollowedStream(Generic[S]):
             try:
                 await self.read(connection)
             except PalermoError as error:
-                if connection.error is None and (self._known.is_set() or loop.time() - began > _UNKNOWING):
+                if connection.error is None and (self._known.is_set() or loop.time() - began > LONG_PATIENCE):
                     log.error("cannot read %s, continuing error=%r", self.stream.holds, str(error))
                     self._known.set()
                 elif connection.error is None:
@@ -127,7 +123,7 @@ class FollowedStream(Generic[S]):
                     self._follower.on_close(ended.set)
                     await wait_for_any(ended, connection.lost)
                     continue
-            await wait_for_any(connection.lost, timeout=_AGAIN)
+            await wait_for_any(connection.lost, timeout=AGAIN)
 
     async def _is_up_to_date(self, connection: Connection) -> bool:
         if self._follower is None or not self._follower.is_open:

@@ -22,8 +22,9 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from palermo.brokers.rabbitmq.amqp.connection import RETRY_EVERY, Channel, Connection
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.replies import RESOURCE_LOCKED
+from palermo.brokers.rabbitmq.seconds import RETRY_EVERY
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")

@@ -10,9 +10,10 @@ from msgspec import Struct
 from pika import exceptions, spec
 
 from palermo.brokers.rabbitmq.amqp import frames
-from palermo.brokers.rabbitmq.amqp.connection import RETRY_EVERY, Channel, Connection
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, Got, Properties, to_message, write_record, written
 from palermo.brokers.rabbitmq.amqp.replies import Probe
+from palermo.brokers.rabbitmq.seconds import PATIENCE, RETRY_EVERY
 from palermo.contract.broker import OnPublished
 from palermo.core.message import Message
 from palermo.core.topology import QUORUM
@@ -266,11 +267,6 @@ def _error(pending: _Pending, returned: str) -> PalermoError:
     )
 
 
-#: Seconds during which a record is published again while a quorum queue refuses it. A queue in creation has a name
-#: before it has a leader, and refuses messages until then (3.10.8).
-_REFUSED = 5.0
-
-
 class Destination(Struct, frozen=True):
     """A queue or an exchange. It is created before its first use on a connection, and again when found missing.
 
@@ -408,7 +404,8 @@ class RecordQueue:
             await (await self._publisher()).send("", self.name, PERSISTENT_JSON, body)
 
         loop = asyncio.get_running_loop()
-        until = loop.time() + _REFUSED
+        # A queue in creation has a name before it has a leader, and refuses messages until then (3.10.8).
+        until = loop.time() + PATIENCE
         while True:
             try:
                 return await self._destination.publish(send)

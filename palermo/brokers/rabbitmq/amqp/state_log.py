@@ -31,14 +31,12 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, TRANSIENT_JSON, Got, read_json
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.replies import Probe
+from palermo.brokers.rabbitmq.seconds import HELD
 from palermo.errors import BrokerUnavailable, PalermoError
 
 #: Maximum number of records that a leader holds: AMQP's highest prefetch. Without one, RabbitMQ delivers only 2,000 of
 #: a quorum queue.
 _MOST = 65_535
-
-#: Seconds after which a record is written again, because RabbitMQ requeues messages held for half an hour.
-_OLD = 600.0
 
 #: Maximum seconds for a record to get through the queue and back to the leader.
 _PATIENCE = 10.0
@@ -64,7 +62,7 @@ class Record(Struct, eq=False):
     @property
     def old_at(self) -> float:
         """When it must be replaced, on the loop's clock, before RabbitMQ requeues it."""
-        return self.since + _OLD
+        return self.since + HELD
 
     @property
     def is_old(self) -> bool:

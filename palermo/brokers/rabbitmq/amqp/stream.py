@@ -29,7 +29,6 @@ from pika import spec
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import (
     CALL_TIMEOUT,
-    RETRY_EVERY,
     Channel,
     Connection,
     together,
@@ -39,6 +38,7 @@ from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, write_record
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher
 from palermo.brokers.rabbitmq.amqp.replies import NotOnThisNode
+from palermo.brokers.rabbitmq.seconds import LOOK_EVERY, RETRY_EVERY, SOON
 from palermo.contract.tasks import wait_for_any
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
@@ -66,15 +66,12 @@ _CREDIT, _READ_CREDIT = 1_000, 200
 #: Number of entries that a reader of whole jobs acknowledges at a time.
 _ACK_EVERY = 100
 
-#: Seconds between two checks whether a stream has been created.
-_LOOK_EVERY = 0.02
-
 #: Seconds without a record after which a stream is considered empty.
 _EMPTY_AFTER = 2.0
 
 #: Seconds that a stream must be down before another one is created, since RabbitMQ opens its queues first when it
-#: starts. Then, seconds between two checks of a stream that is down.
-_DOWN_FOR, _CHECK_EVERY = 1.5, 0.5
+#: starts.
+_DOWN_FOR = 1.5
 
 
 class Stream:
@@ -124,7 +121,7 @@ class Stream:
             connection = (await self._publisher()).channel.connection
             while not await self.exists(connection):
                 if not await uninterrupted(self._make_if_first(connection)):
-                    await asyncio.sleep(_LOOK_EVERY)
+                    await asyncio.sleep(SOON)
 
     async def exists(self, connection: Connection) -> bool:
         """Whether the stream exists. Waits while it is being created. Raises BrokerUnavailable if it is down."""
@@ -135,7 +132,7 @@ class Stream:
 
     async def _find(self, connection: Connection) -> bool:
         """Whether the stream exists under one of its names, which are tried in order."""
-        if self._down is not None and asyncio.get_running_loop().time() - self._down[1] < _CHECK_EVERY:
+        if self._down is not None and asyncio.get_running_loop().time() - self._down[1] < LOOK_EVERY:
             raise self._down[2].with_traceback(None)
         while True:
             fault = None
@@ -159,7 +156,7 @@ class Stream:
             else:
                 self._record_down(fault)
                 await uninterrupted(self._replace(connection, following))
-                await asyncio.sleep(_LOOK_EVERY)
+                await asyncio.sleep(SOON)
 
     def _following(self) -> str:
         """The name of the next stream, to use if this one is broken."""
@@ -170,11 +167,11 @@ class Stream:
         """Whether the stream exists. Waits for one that is being created. Raises BrokerUnavailable while it is down."""
         # Query the stream before the lock: if the stream exists while the lock is free, it is complete.
         found = (await connection.probe(self.name)).exists
-        for attempt in range(round(self._patience / _LOOK_EVERY) if found else 0):
+        for attempt in range(round(self._patience / SOON) if found else 0):
             if not (await connection.probe(self._mark.queue)).exists:
                 # Its creation may have failed.
                 return attempt == 0 or (await connection.probe(self.name)).exists
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(SOON)
         return found
 
     def _record_down(self, fault: BrokerUnavailable) -> None:

@@ -29,6 +29,7 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.replies import Probe
 from palermo.brokers.rabbitmq.amqp.stream import Record
 from palermo.brokers.rabbitmq.cluster.worker_control import notify_workers
+from palermo.brokers.rabbitmq.seconds import RARELY
 from palermo.contract import clock
 from palermo.contract.events import Subscription
 from palermo.contract.tasks import spawn
@@ -48,11 +49,8 @@ _BOUNDS = {"x-max-length-bytes": 16 * 1024 * 1024, "x-stream-max-segment-size-by
 #: All facts are written again when this number of records, plus this number for each fact, follow the oldest one.
 _FAR, _FAR_PER_FACT = 5_000, 2
 
-#: Number of facts written at a time, and seconds between two checks of the oldest fact.
-_TOGETHER, _LOOK_EVERY = 100, 60.0
-
-#: Seconds for which a missing queue is not queried again, unless its name is written again.
-_MISSING = 60.0
+#: Number of facts written at a time.
+_TOGETHER = 100
 
 
 class _Fact(NamedTuple):
@@ -229,13 +227,13 @@ class Facts(FollowedStream[FactState]):
         }
         asked = {amqp_queue(self._exchange, queue): queue for queue in written if queue not in self._missing}
         found = {asked[name]: probe for name, probe in (await probe_all(connection, asked)).items()}
-        self._missing |= {queue: (written[queue], now + _MISSING) for queue, probe in found.items() if not probe.exists}
+        self._missing |= {queue: (written[queue], now + RARELY) for queue, probe in found.items() if not probe.exists}
         return {queue: found.get(queue) or Probe(exists=False) for queue in written}
 
     async def keep(self, connection: Connection, leads: Callable[[], bool]) -> None:
         """Rewrite the facts whenever necessary, while this session leads, until cancelled."""
         while connection.error is None:
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(RARELY)
             try:
                 if leads():
                     await self.write_again(connection)

@@ -22,10 +22,11 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.alarms import no_permission_to_ask
-from palermo.brokers.rabbitmq.amqp.connection import STORED_WITHIN, Channel, Connection
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, read_object, write_record
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import ask_all
+from palermo.brokers.rabbitmq.seconds import AGAIN, STORED_WITHIN
 from palermo.contract.tasks import spawn
 from palermo.contract.trouble import Trouble
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList
@@ -34,9 +35,6 @@ from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoEr
 
 #: The result of a census while the queue is down: larger than any real number of workers.
 UNKNOWN = 1_000_000
-
-#: Seconds between two attempts to consume the queue while it is down.
-_AGAIN = 1.0
 
 
 async def census(connection: Connection, exchange: str, missing: MissingQueues | None = None) -> int:
@@ -106,7 +104,7 @@ class WorkerPresence:
     async def _join_again(self) -> None:
         joined = False
         while not joined and self._connection.error is None:
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(AGAIN)
             with suppress(PalermoError):  # a missing permission may be granted later
                 if self._channel is not None:
                     await self._channel.close()

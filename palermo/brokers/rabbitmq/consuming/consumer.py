@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from palermo.brokers.rabbitmq.amqp.connection import STORED_WITHIN, Channel, finish, quietly
+from palermo.brokers.rabbitmq.amqp.connection import Channel, finish, quietly
 from palermo.brokers.rabbitmq.amqp.messages import Got, read
 from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl
 from palermo.brokers.rabbitmq.consuming.poll import PollSource
@@ -22,6 +22,7 @@ from palermo.brokers.rabbitmq.leadership.key_client import PendingEnds, Rabbitmq
 from palermo.brokers.rabbitmq.leadership.leader_client import LimitClient
 from palermo.brokers.rabbitmq.leadership.workflow_client import RabbitmqWorkflows
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, unpublishable
+from palermo.brokers.rabbitmq.seconds import AGAIN, STORED_WITHIN
 from palermo.contract import clock
 from palermo.contract.admission import admitted, is_plain, key_report, needs_key, runs_alone
 from palermo.contract.broker import Delivery, TakeDelivery
@@ -38,9 +39,6 @@ from palermo.core.workflow_rules import How
 from palermo.errors import BrokerUnavailable, DeliveryLost, HeadersTooLarge, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
-
-#: Seconds until a job is requeued because the leader can't decide yet whether another worker runs it.
-_DOUBT = 1.0
 
 #: Seconds between two attempts to get another job for a batch.
 _ASK_EVERY = 0.005
@@ -185,7 +183,7 @@ class RabbitmqConsumer:
         again = delivery.redelivered and not copy
         grant = await self._keys.start(delivery, worker=self._worker_control.worker, again=again)
         if grant.why is StartReason.LATER:
-            await asyncio.sleep(_DOUBT)
+            await asyncio.sleep(AGAIN)
             await self.settle(delivery, Release())
             return None
         found = admitted(delivery, grant)

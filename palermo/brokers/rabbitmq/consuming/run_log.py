@@ -18,10 +18,11 @@ from typing import Any
 
 from msgspec import Struct, convert, field, to_builtins
 
-from palermo.brokers.rabbitmq.amqp.connection import STORED_WITHIN, Connection, quietly
+from palermo.brokers.rabbitmq.amqp.connection import Connection, quietly
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
 from palermo.brokers.rabbitmq.cluster.worker_control import Reports
+from palermo.brokers.rabbitmq.seconds import PATIENCE, RARELY, STORED_WITHIN
 from palermo.contract import clock
 from palermo.contract.stored_records import Instant
 from palermo.contract.tasks import spawn
@@ -46,9 +47,6 @@ _AGAIN = 30.0
 
 #: The stream's bounds in bytes. It drops a segment at a time.
 _BOUNDS = {"x-max-length-bytes": 16 * 1024 * 1024, "x-stream-max-segment-size-bytes": 2 * 1024 * 1024}
-
-#: Seconds without a call of `view` after which a session stops following the stream.
-_UNUSED = 60.0
 
 
 def key(worker: str, since: float) -> str:
@@ -208,7 +206,7 @@ class RunLogReader:
     def _end_later(self) -> None:
         if self._ending is not None:
             self._ending.cancel()
-        self._ending = asyncio.get_running_loop().call_later(_UNUSED, self._unused)
+        self._ending = asyncio.get_running_loop().call_later(RARELY, self._unused)
 
     def _unused(self) -> None:
         if self._blames:
@@ -407,12 +405,11 @@ def names(workers: Collection[WorkerInfo]) -> dict[str, WorkerInfo]:
 #: Seconds for which the workers' answers are reused for other jobs, because a broker's restart redelivers thousands.
 _FRESH = 1.0
 
-#: Maximum seconds of one check, and seconds without checks after a failed or slow one.
-_LOOK_PATIENCE, _OFF = 5.0, 30.0
+#: Seconds without checks after a failed or slow one.
+_OFF = 30.0
 
-#: Seconds after the start of a session in which other workers may still be reconnecting, and seconds to wait for them
-#: before a second worker counts as dead.
-_YOUNG, _GRACE = 30.0, 5.0
+#: Seconds after the start of a session in which other workers may still be reconnecting.
+_YOUNG = 30.0
 
 
 class CrashRecord(Struct, frozen=True, kw_only=True):
@@ -450,7 +447,7 @@ class CrashHistory:
         if time.monotonic() < self._off_until:
             return _NOTHING
         try:
-            async with asyncio.timeout(_LOOK_PATIENCE):
+            async with asyncio.timeout(PATIENCE):
                 record = await self._look(message, now=now)
             if len(record.dead) > 1 and time.monotonic() - self._began_at < _YOUNG:
                 record = await self._patiently(message, record)
@@ -469,10 +466,10 @@ class CrashHistory:
 
     async def _patiently(self, message: Message, record: CrashRecord) -> CrashRecord:
         """Check again for a while, because all workers seem dead for some seconds after a broker's restart."""
-        deadline = time.monotonic() + _GRACE
+        deadline = time.monotonic() + PATIENCE
         while len(record.dead) > 1 and time.monotonic() < deadline:
             await asyncio.sleep(0.5)
-            async with asyncio.timeout(_LOOK_PATIENCE):
+            async with asyncio.timeout(PATIENCE):
                 record = await self._look(message)
         return record
 

@@ -12,14 +12,12 @@ from palermo.brokers.rabbitmq.amqp.replies import QueueInUse
 from palermo.brokers.rabbitmq.cluster.facts import QueueNames
 from palermo.brokers.rabbitmq.consuming.troubled_queues import TroubledQueues
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
+from palermo.brokers.rabbitmq.seconds import RARELY
 from palermo.core.queue_selection import NONE_PAUSED, PausedQueues, QueueRank, QueueSelection, draw_order
 from palermo.core.topology import CLASSIC, amqp_queue
 from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
-
-#: Seconds between two searches for a deleted queue, because RabbitMQ logs each query of a missing queue.
-_FIND_EVERY = 60.0
 
 
 class ServedQueues:
@@ -142,7 +140,7 @@ class ServedQueues:
     async def _find_deleted(self) -> None:
         """Serve deleted queues again if another program has recreated them. Registers nothing."""
         while self._deleted and self._connection.error is None:
-            await asyncio.sleep(_FIND_EVERY)
+            await asyncio.sleep(RARELY)  # because RabbitMQ logs each query of a missing queue
             self._deleted &= self._known - self._kinds.keys()
             with suppress(PalermoError):  # the next search may find them
                 probes = await probe_all(self._connection, [self.amqp_name(queue) for queue in self._deleted])

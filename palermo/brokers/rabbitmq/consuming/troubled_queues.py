@@ -11,12 +11,13 @@ from collections.abc import Callable
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel
 from palermo.brokers.rabbitmq.amqp.replies import ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED
+from palermo.brokers.rabbitmq.seconds import SAY_EVERY
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds for which a queue is ignored, and seconds between two log lines about it.
-_ALONE, _SAID_EVERY = 5.0, 60.0
+#: Seconds for which a queue is ignored.
+_ALONE = 5.0
 
 
 class TroubledQueues:
@@ -34,7 +35,7 @@ class TroubledQueues:
     def put(self, queue: str, error: PalermoError) -> None:
         """Ignore this queue for a while, because of this error."""
         loop = asyncio.get_running_loop()
-        if loop.time() - self._said.get(queue, -math.inf) > _SAID_EVERY:
+        if loop.time() - self._said.get(queue, -math.inf) > SAY_EVERY:
             self._said[queue] = loop.time()
             log.warning("cannot use a queue, ignoring it for now queue=%s error=%r", queue, str(error))
         if queue not in self._timers:

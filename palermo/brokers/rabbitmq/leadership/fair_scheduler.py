@@ -21,15 +21,12 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import (
 )
 from palermo.brokers.rabbitmq.publishing.name_list import NameList
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.seconds import HELD
+from palermo.brokers.rabbitmq.seconds import HELD, TIDY_EVERY
 from palermo.contract.broker import SessionParameters, Tenant
 from palermo.core.topology import is_queue_name
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
-
-#: Seconds between two checks for unused tenants.
-_LOOK_EVERY = 1.0
 
 #: Number of queues deleted at a time, before jobs are moved again and publishers can continue.
 _AT_ONCE = 20
@@ -82,7 +79,7 @@ class FairScheduler(Work):
                         if self._connection.error is not None:
                             raise
                         log.debug("cannot tidy tenants queue=%s", fair_queue.queue, exc_info=True)
-                await asyncio.wait({self._failed}, timeout=_LOOK_EVERY)
+                await asyncio.wait({self._failed}, timeout=TIDY_EVERY)
                 if self._failed.done():
                     self._failed.result()
         finally:

@@ -18,6 +18,7 @@ from palermo.brokers.rabbitmq.leadership.operations import AsJson
 from palermo.brokers.rabbitmq.leadership.work import Ask
 from palermo.brokers.rabbitmq.publishing.end_writer import EndWriter
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.seconds import STORED_WITHIN
 from palermo.brokers.rabbitmq.workflows.step_reports import RunEnd, StepReport, record_of, workflow_queue
 from palermo.contract.broker import SessionParameters
 from palermo.contract.finding import JobLocation
@@ -28,9 +29,6 @@ from palermo.core.topology import is_failed
 from palermo.core.workflow import step_of
 from palermo.core.workflow_rules import How, is_member
 from palermo.errors import BrokerUnavailable, NotFound
-
-#: Seconds that a worker waits for the leader to tell whether a step has ended, before it runs the step again.
-_ENDED_WITHIN = 2.0
 
 
 class RabbitmqWorkflows:
@@ -113,7 +111,7 @@ class RabbitmqWorkflows:
         run = step_of(message.extra)
         if run is not None and await self.exist():
             with suppress(BrokerUnavailable, TimeoutError):
-                async with asyncio.timeout(_ENDED_WITHIN):
+                async with asyncio.timeout(STORED_WITHIN):
                     return await self._ask(operations.HasEnded(*run))
         return False
 

@@ -19,7 +19,7 @@ from palermo.brokers.rabbitmq.amqp.replies import Difference
 from palermo.brokers.rabbitmq.amqp.stream import REPLACED_WITHIN
 from palermo.brokers.rabbitmq.cluster.facts import QUEUE, Facts, fact
 from palermo.brokers.rabbitmq.connections import Connections
-from palermo.brokers.rabbitmq.seconds import LAST_WORDS
+from palermo.brokers.rabbitmq.seconds import LAST_WORDS, RARELY
 from palermo.contract.broker import SessionParameters
 from palermo.contract.tasks import wait_for_any
 from palermo.core.topics import distributor, gateway
@@ -133,9 +133,6 @@ class QueueRegistration:
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds after which the type of a failed queue is queried again.
-_ASK_AGAIN = 60.0
-
 
 class Declarer:
     """Declares queues on one connection, each once."""
@@ -176,7 +173,7 @@ class Declarer:
         """Like `ensure`, but queries the type again after a while, because the queue may have been migrated."""
         now = asyncio.get_running_loop().time()
         async with self._lock:
-            if queue in self.kinds and now - self._asked.get(queue, now) > _ASK_AGAIN:
+            if queue in self.kinds and now - self._asked.get(queue, now) > RARELY:
                 self._asked[queue] = now
                 try:
                     self.kinds[queue] = await self._declare(queue)

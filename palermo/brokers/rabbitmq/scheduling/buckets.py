@@ -29,7 +29,7 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_nam
 from palermo.brokers.rabbitmq.publishing.name_list import NameList
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.scheduled_index import ScheduledIndex
-from palermo.brokers.rabbitmq.seconds import LOOK_EVERY
+from palermo.brokers.rabbitmq.seconds import LOOK_EVERY, RARELY
 from palermo.core.due_times import Bucket, Intake, bucket_of
 from palermo.core.message import Message
 from palermo.core.topology import FAILED_QUEUE, internal
@@ -40,9 +40,6 @@ _TURN = 300
 
 #: Number of jobs moved together. Due jobs are published in between.
 _BATCH = 100
-
-#: Seconds that an open bucket must be empty before it is deleted.
-_KEPT = 60.0
 
 
 class Buckets:
@@ -243,7 +240,7 @@ class Buckets:
         """Delete an open bucket that has been empty for a while."""
         now = asyncio.get_running_loop().time()
         empty_for = now - self._empty_since.setdefault(bucket, now)
-        if empty_for > _KEPT and await self._connection.delete_unused(self.queue(bucket)):
+        if empty_for > RARELY and await self._connection.delete_unused(self.queue(bucket)):
             del self._empty_since[bucket]
             self._names.names.discard(bucket)
             self._index.known.discard(bucket)
