@@ -1,7 +1,7 @@
 """Hooks of mkdocs (mkdocs.yml), which prepare the documents for the site.
 
 The documents are written for readers of the repository. So some link to files outside docs/, which the site carries
-too: a few as pages (OUTSIDE), the others as they are, below files/. Hidden blocks, which set examples up, are left out.
+too: a few as pages (MOVED), the others as they are, below files/. Hidden blocks, which set examples up, are left out.
 """
 
 import posixpath
@@ -15,9 +15,10 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 
-#: Documents outside docs/ that are pages of the site, and where.
-OUTSIDE = {
-    "README.md": "start.md",
+#: Documents that are pages of the site under another name, most of them outside docs/.
+MOVED = {
+    "README.md": "index.md",
+    "docs/README.md": "contents.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "internals/contributing.md",
     "examples/README.md": "learn/examples.md",
@@ -44,9 +45,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name in _ASSETS:
         files.append(File.generated(config, f"assets/{name}", abs_src_path=str(DOCS / ".site" / name)))
-    for source, page in OUTSIDE.items():
+    for source, page in MOVED.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
-    for name in sorted(linked_files() - set(OUTSIDE)):
+    for name in sorted(linked_files() - set(MOVED)):
         files.append(File.generated(config, f"files/{name}", abs_src_path=str(ROOT / name)))
     return files
 
@@ -54,7 +55,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def linked_files() -> set[str]:
     """The files outside docs/ that the documents link to, below the repository's folder."""
     found = set()
-    for source in {*(ROOT / name for name in OUTSIDE), *DOCS.rglob("*.md")}:
+    for source in {*(ROOT / name for name in MOVED), *DOCS.rglob("*.md")}:
         for part in _FENCED.split(_HIDDEN.sub("", source.read_text()))[::2]:
             targets = {_file_at((source.parent / path).resolve()) for path, _ in _LINK.findall(part)}
             found |= {target for target in targets if target.is_file() and DOCS not in target.parents}
@@ -69,7 +70,7 @@ def _file_at(target: Path) -> Path:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    source = next((name for name, uri in OUTSIDE.items() if uri == page.file.src_uri), f"docs/{page.file.src_uri}")
+    source = next((name for name, uri in MOVED.items() if uri == page.file.src_uri), f"docs/{page.file.src_uri}")
     home = posixpath.dirname(page.file.src_uri)
 
     def on_the_site(link: re.Match[str]) -> str:
@@ -77,7 +78,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if path.startswith("#"):
             return link[0]
         name = _file_at(((ROOT / source).parent / path).resolve()).relative_to(ROOT).as_posix()
-        uri = OUTSIDE.get(name) or (name.removeprefix("docs/") if name.startswith("docs/") else f"files/{name}")
+        uri = MOVED.get(name) or (name.removeprefix("docs/") if name.startswith("docs/") else f"files/{name}")
         return posixpath.relpath(uri, home or ".") + anchor
 
     parts = _FENCED.split(_HIDDEN.sub("", markdown))
