@@ -7,6 +7,7 @@ and take the job's id only if that result doesn't contain it.
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
@@ -24,6 +25,8 @@ from palermo.core.lifecycle import JobState, result_of_record
 from palermo.core.message import parent_in
 from palermo.core.unique_keys import Key, key_in
 from palermo.core.unique_rules import DEBOUNCE, THROTTLE
+from palermo.core.workflow import workflows_above
+from palermo.core.workflow_rules import Phase
 from palermo.errors import BrokerUnavailable
 from palermo.settings.settings import Settings
 
@@ -364,7 +367,7 @@ class _Search:
     key_error: str = ""
 
     async def status(self) -> JobStatus:
-        for look in (self._ended_lately, self._located, self._ended, self._kept_with_key, self._last_step):
+        for look in (self._ended_lately, self._located, self._ended, self._kept_with_key, self._last_step, self._step):
             if (found := await look()) is not None:
                 return await self._with_key(found)
         why = (
@@ -411,9 +414,11 @@ class _Search:
         """Return the status at its end, unless it failed and an operator has removed it from the failed queue."""
         if self.end is None:
             return None
-        # A failure is recorded before the job reaches its failed queue. Failed workflows never do.
+        # A failure is recorded before the job reaches its failed queue. Failed workflows never do, nor do steps whose
+        # own steps have failed.
         fresh = clock.now() - self.end["at"] < _FAILING_TIME
-        certain = self.end["kind"] != RecordKind.FAILED or "workflow" in self.end or self.place.unseen or fresh
+        of_workflow = "workflow" in self.end or "step_of" in self.end
+        certain = self.end["kind"] != RecordKind.FAILED or of_workflow or self.place.unseen or fresh
         return status_at_end(self.end) if certain else None
 
     async def _kept_with_key(self) -> JobStatus | None:
@@ -428,6 +433,25 @@ class _Search:
 
     async def _last_step(self) -> JobStatus | None:
         return status_at_step(self.step, self.place) if self.step is not None and self.place.unseen else None
+
+    async def _step(self) -> JobStatus | None:
+        """Return the status of a workflow's step that has no job, for example because it waits for other steps."""
+        for id, path in workflows_above(self.job.id):
+            with suppress(BrokerUnavailable):
+                info = await (await self.watch.session()).workflows.find(id)
+                if info is None or (step := info.steps.get(path)) is None:
+                    continue
+                waits = step.state == Phase.WAITING
+                return JobStatus(
+                    state=State.PENDING if waits else State.UNKNOWN,
+                    id=self.job.id,
+                    job=step.job,
+                    queue=step.queue,
+                    parent=id,
+                    reason=f"a step of workflow {id} that {'waits for other steps' if waits else f'is {step.state}'}."
+                    f" `palermo workflows show {id}` shows why.",
+                )
+        return None
 
     async def _with_key(self, found: JobStatus) -> JobStatus:
         if found.key and (key := await self._ask_keys(lambda keys: keys.find(found.key))) is not None:

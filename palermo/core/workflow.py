@@ -1,5 +1,6 @@
 """Steps of a workflow: the headers of their jobs, and the steps that a run adds, as bytes."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -135,3 +136,9 @@ def step_id(workflow: str, path: str) -> str:
     if len(id.encode()) > MAX_ID_BYTES:
         id = hashlib.sha256(f"{workflow}/{path}".encode()).hexdigest()
     return id
+
+
+def workflows_above(id: str) -> Iterator[tuple[str, str]]:
+    """The ids of workflows that a job may be a step of according to its own id, each with the step's path."""
+    parts = id.split("/")
+    yield from (("/".join(parts[:n]), "/".join(parts[n:])) for n in range(len(parts) - 1, 0, -1))

@@ -285,6 +285,11 @@ class View(Struct, frozen=True):
     apart: Mapping[str, Status]
 
 
+def status_of(known: View, path: str) -> Status | None:
+    """The status of a step or of a member that added steps or runs again; None for any other."""
+    return known.steps.get(path) or known.apart.get(path)
+
+
 def _view(flow: Flow) -> View:
     steps: dict[str, Status] = {}
     out: set[str] = set()

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from palermo import Job, JobFilter, Workflow, job_by_id
 from palermo.contrib.sqlalchemy import Outbox
-from palermo.errors import BodyTooLarge, JobFailed, NotFound, UsageError
+from palermo.errors import BodyTooLarge, JobFailed, NotFound, ResultTimeout, UsageError
 from palermo.jobs import registry
 from palermo.testing import Palermo
 from tests.contract import workflow_jobs as jobs
@@ -190,6 +190,33 @@ def test_steps_may_add_steps_and_a_map_may_take_a_result(site: Palermo) -> None:
     names = ["list_pages", "fetch_with_links", "fetch_with_links/each", "total"]
     assert [step["name"] for step in shown["steps"]] == names
     assert jobs.ran.count("deep /long/page/") == 1
+
+
+def test_a_step_that_added_steps_works_until_they_have_ended(site: Palermo) -> None:
+    job = jobs.nested.enqueue()
+    step, pack, member = (job_by_id(f"{job.id}/{path}") for path in ("approve", "pack", "approve-2:1"))
+    site.work_until_idle()
+
+    for one in (step.status(), member.status()):
+        assert (one, one.job.rpartition(".")[2], one.parent) == ("working", "approve", job.id)
+        assert one.text == f"a step of workflow {job.id} that waits for the steps that it added: 0 of 2 have ended"
+    waits = pack.status()
+    assert (waits, waits.job.rpartition(".")[2], waits.parent) == ("pending", "pack", job.id)
+    assert waits.reason.startswith(f"a step of workflow {job.id} that waits for other steps.")
+
+    jobs.failing["charge"] = 1
+    with pytest.raises(ResultTimeout):
+        step.wait(timeout=1)
+    job.signal("approved")
+    site.work_until_idle()
+    assert (step.wait(10), step.wait(10).message) == ("failed", "step approve/charge failed")
+    assert pack.status().reason.startswith(f"a step of workflow {job.id} that is skipped.")
+
+    jobs.failing.clear()
+    site.inspector().workflows.retry(job.id)
+    assert (step.status(), member.status()) == ("working", "working")
+    site.work_until_idle()
+    assert (step.status(), member.wait(10), pack.status()) == ("done", "done", "done")
 
 
 def test_an_event_starts_a_workflow_and_a_signal_lets_it_go_on(site: Palermo) -> None:

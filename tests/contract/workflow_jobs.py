@@ -269,3 +269,16 @@ def large(flow: palermo.Workflow, maps: list[int], kilobytes: int) -> int:
 def inheriting(flow: palermo.Workflow) -> None:
     flow.step(purge_cdn)
     flow.step(resize.options(tenant="bob"), "x.png")
+
+
+@palermo.workflow
+def approve(flow: palermo.Workflow, order: int) -> str:
+    checked = flow.signal("approved")
+    return flow.after(checked).step(charge, order).output
+
+
+@palermo.workflow
+def nested(flow: palermo.Workflow) -> None:
+    one = flow.step(approve, 1)
+    flow.after(one).step(pack, 1)
+    flow.map(approve, [2, 3])

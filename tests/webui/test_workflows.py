@@ -59,6 +59,11 @@ def test_a_step_that_adds_steps_has_a_page_of_its_own(web: Web) -> None:
     assert page.url.params["inside"] == "pay"
     assert ("charge" in page.text, "Cancel workflow" in page.text) == (True, False)
     assert ship["why"] == "comes after pay"
+    assert "that waits for other steps" in web.api("jobs/w1%2Fship/status")["reason"]
+    write(web.client, [ended("w2/pay", "expanded", job="shop.pay", parent="w2")])
+    shown = eventually(lambda: (page := web.http.get("/jobs/w2%2Fpay")).status_code == 200 and text_of(page))
+    assert ("shop.pay running" in shown, "is waiting for the steps that it added" in shown) == (True, True)
+    assert "not found" not in shown
 
 
 def test_a_cancelled_workflow_ends(web: Web) -> None:

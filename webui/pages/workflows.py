@@ -14,6 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from palermo.contract.row_types import Instant, RunErrorRow
 from palermo.contract.rows import Row
 from palermo.core.text import count, some_of
+from palermo.core.workflow import workflows_above
 from palermo.errors import NotFound, PalermoError, UsageError
 from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
@@ -80,9 +81,7 @@ def workflow(request: Request, visit: Visiting, id: str, inside: Inside = "", nu
 
 def _around(request: Request, visit: Visit, id: str) -> str | None:
     """Return the page of the workflow that contains this step, since a step that adds steps isn't a workflow itself."""
-    parts = id.split("/")
-    for nth in range(len(parts) - 1, 0, -1):
-        root, step = "/".join(parts[:nth]), "/".join(parts[nth:])
+    for root, step in workflows_above(id):
         with suppress(NotFound):
             workflow_detail(visit, root, step)
             return path(request, "workflow", {"inside": step}, id=root)

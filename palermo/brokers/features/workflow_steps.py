@@ -24,7 +24,17 @@ from palermo.core.step_values import STEP, Output, Use, Value, as_json, pack, un
 from palermo.core.text import count
 from palermo.core.unique_keys import key_in
 from palermo.core.workflow import MAX_ADDED, PORTION, Graph, Member, StepJob, step_headers, step_id
-from palermo.core.workflow_rules import Flow, Members, Phase, View, generation_of, plans_of, signals_out
+from palermo.core.workflow_rules import (
+    Flow,
+    Members,
+    Phase,
+    View,
+    generation_of,
+    member_of,
+    plans_of,
+    signals_out,
+    status_of,
+)
 
 log = logging.getLogger("palermo.broker")
 
@@ -257,8 +267,34 @@ async def record_of(id: str, data: Data, stored: StoredFlow, known: View, now: f
     return record | ({"refused": refused} if refused else {"result": result.to_plain()})
 
 
-def _why_failed(flow: Flow, known: View) -> str:
-    failed = [path for path, status in known.steps.items() if status.phase is Phase.FAILED]
+async def records_of_steps(
+    id: str, data: Data, before: View | None, after: StoredFlow, known: View, now: float
+) -> AsyncIterator[dict[str, Any]]:
+    """The records of the ends of steps that added steps, for those that are over since `before`.
+
+    `after` still has the members that are done, and no longer in `known`.
+    """
+    for path in [path for path, end in after.flow.ends.items() if end.adds is not None]:
+        was, status = (None if view is None else status_of(view, path) for view in (before, known))
+        phase = Phase.DONE if status is None else status.phase
+        if phase not in _ENDS or (was is not None and was.over):
+            continue
+        job = _shown_job(await data.job(member_of(path)[0]), step_id(id, path))
+        about = {"id": job.id, "job": job.job, "queue": job.queue, "step_of": id}
+        record = {"kind": _ENDS[phase], "at": round(now, 3), **about}
+        if phase is Phase.FAILED:
+            record |= {"error": _ERROR, "message": _why_failed(after.flow, known, f"{path}/")}
+        yield record
+
+
+def _shown_job(job: StepJob | None, id: str) -> Message:
+    """A step's job without its arguments. Its name is unknown if another program deleted it."""
+    return Message(id=id, job="", queue="") if job is None else replace(job, body=b"").message(id, {}, 0.0)
+
+
+def _why_failed(flow: Flow, known: View, inside: str = "") -> str:
+    steps = ((path, status) for path, status in known.steps.items() if path.startswith(inside))
+    failed = [path for path, status in steps if status.phase is Phase.FAILED]
     return "it ran out of time" if flow.expired else f"step {', '.join(failed[:5])} failed"
 
 
@@ -352,7 +388,7 @@ async def with_jobs(info: WorkflowInfo, data: Data) -> WorkflowInfo:
 async def _with_job(path: str, step: StepInfo, data: Data) -> StepInfo:
     (packed, output) = await data.get([f"j:{path}", f"o:{path}"])
     if packed is not None:
-        found = unpack(packed, StepJob).message("", {}, 0.0)
+        found = _shown_job(unpack(packed, StepJob), "")
         step = replace(step, job=found.job, queue=found.queue)
     if output is not None and len(output) <= _MAX_SHOWN:
         value: Value = unpack(output, Value)
@@ -381,5 +417,28 @@ def location_of(stored: StoredFlow) -> JobLocation:
         key=key_in(root.extra),
         parent=root.parent,
         arguments=ReportedArguments(preview=root.preview),
+    )
+    return JobLocation(state=JobState.WORKING, running=running)
+
+
+async def location_of_step(stored: StoredFlow, path: str, data: Data) -> JobLocation | None:
+    """The location of a step that waits for the steps that it added: a running job; None for any other step."""
+    known, root = stored.flow.view, stored.message
+    status = status_of(known, path)
+    if status is None or status.phase is not Phase.EXPANDED:
+        return None
+    job = _shown_job(await data.job(member_of(path)[0]), step_id(root.id, path))
+    inside = [each for name, each in known.steps.items() if name.startswith(f"{path}/")]
+    over = sum(each.over for each in inside)
+    running = RunningJob(
+        id=job.id,
+        job=job.job,
+        queue=job.queue,
+        slot=0,
+        started_at=stored.began_at,
+        progress=over / len(inside),
+        text=f"a step of workflow {root.id} that waits for the steps that it added:"
+        f" {over:,} of {len(inside):,} {'has' if len(inside) == 1 else 'have'} ended",
+        parent=root.id,
     )
     return JobLocation(state=JobState.WORKING, running=running)

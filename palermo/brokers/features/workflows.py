@@ -27,8 +27,10 @@ from palermo.brokers.features.workflow_steps import (
     jobs_again,
     jobs_out,
     location_of,
+    location_of_step,
     read_flow,
     record_of,
+    records_of_steps,
     released,
     with_jobs,
     with_steps,
@@ -45,7 +47,7 @@ from palermo.core.message import Message
 from palermo.core.plain import message_to_plain
 from palermo.core.step_values import Value, pack, unpack
 from palermo.core.unique_rules import RunOutcome
-from palermo.core.workflow import GENERATION, Graph, step_headers, step_id, step_of
+from palermo.core.workflow import GENERATION, Graph, step_headers, step_id, step_of, workflows_above
 from palermo.core.workflow_rules import (
     Flow,
     How,
@@ -375,12 +377,21 @@ class Workflows:
     async def with_workflows(
         self, found: Iterable[JobLocation], ids: Collection[str], *, failed: bool
     ) -> list[JobLocation]:
-        """These jobs, and the workflows with the other ids, as running jobs, or, if `failed`, as failed ones."""
-        jobs = list(found)
-        states = await self._states(sorted(set(ids) - {job.id for job in jobs}))
-        flows = [stored for state in states if (stored := read_flow(state)) is not None]
-        places = [location_of(one) for one in flows]
-        return jobs + [place for place in places if failed or place.state == JobState.WORKING]
+        """These jobs, and the workflows with the other ids, as running jobs, or, if `failed`, as failed ones.
+
+        A step that waits for the steps that it added is a running job.
+        """
+        places = list(found)
+        for id in sorted(set(ids) - {place.id for place in places}):
+            for workflow, path in [(id, ""), *workflows_above(id)]:
+                (state,) = await self._states([workflow])
+                if (stored := read_flow(state)) is None:
+                    continue
+                data = Data(workflow, self._store.flow_data, {})
+                place = await location_of_step(stored, path, data) if path else location_of(stored)
+                if place is not None and (failed or place.state == JobState.WORKING):
+                    places.append(place)
+        return places
 
     async def next_due(self) -> float | None:
         """The time at which a workflow's next timeout was due; None if none is overdue."""
@@ -436,6 +447,7 @@ class Workflows:
     ) -> tuple[list[Step], list[Step]]:
         """The conditions and changes that store a workflow and enqueue the steps that became runnable."""
         now = clock.now()
+        ending = after
         flow, known = advanced(after.flow, now)
         after = replace(after, flow=flow)
         was = None if before is None else before.flow.view
@@ -444,14 +456,16 @@ class Workflows:
         out = known.out - {placed} - (frozenset() if was is None else was.out)
         jobs = [job async for job in released(data, before, after, out, now)]
         conditions, steps = [unchanged("flows", id, state)], puts(jobs)
+        records = [record async for record in records_of_steps(id, data, was, ending, known, now)]
         if known.whole.over and not was_over:
-            record = await record_of(id, data, after, known, now)
-            batch = journal_records.encode("", [journal_records.encode_record(record)])
-            steps += [("append", "journal", batch, "", now), ("publish", BELL, "")]
+            records.append(await record_of(id, data, after, known, now))
             done = RunOutcome.DONE if known.whole.good else RunOutcome.OVER
             key_conditions, key_changes = await self._end_key(after.message, KeyReport(done, None, None, None))
             conditions += key_conditions
             steps += key_changes
+        if records:
+            batch = journal_records.encode("", [journal_records.encode_record(record) for record in records])
+            steps += [("append", "journal", batch, "", now), ("publish", BELL, "")]
         # A failed step waits for a requeue, unless it was cancelled.
         if known.whole.over and (known.whole.phase is not Phase.FAILED or after.flow.cancels):
             self._latest.pop(id, None)
