@@ -58,6 +58,8 @@ class WorkflowInfo(Struct, frozen=True, kw_only=True):
     jobs: int = 0
     #: The names of these signals.
     waits_for: tuple[str, ...] = ()
+    #: The names of the signals that were sent to it.
+    sent: tuple[str, ...] = ()
     #: The steps by path, in the order in which they were added. The journal has only the first ones of a large
     #: workflow. Empty in a list of workflows.
     steps: Mapping[str, StepInfo] = {}

@@ -70,10 +70,15 @@ class Workflows(Context):
         return taken
 
     def signal(self, id: str, name: str, value: Any = None) -> str:
-        """Send a signal to a workflow. See `Job.signal`. Return a note if no step waits for it now, otherwise ""."""
+        """Send a signal to a workflow. See `Job.signal`.
+
+        Return a note if the value is ignored, or if no step waits for it now, otherwise "".
+        """
         found = self._find(id)
         self._client.watch(control.signal(self._client, id, name, value))
         self._record("signal", ids=[id], what=name)
+        if found is not None and name in found.sent:
+            return f"This value is ignored, because {name} was sent before and only its first value counts."
         waits = (name,) if found is None else found.waits_for
         others = f"; steps wait for {', '.join(waits)}" if waits else ""
         note = f"No step waits for it now{others}. The first value sent under a name is kept for a later step."

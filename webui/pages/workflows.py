@@ -301,6 +301,7 @@ class Sent(BaseModel):
     """The signal that was sent."""
 
     sent: str
+    note: str = Field(description="Why its value is ignored, or that no step waits for it now; otherwise empty.")
 
 
 @api.get("")
@@ -335,5 +336,4 @@ def api_retry_workflow(visit: Visiting, id: str) -> Retried:
 @api.post("/{id:palermo}/signal")
 def api_signal_workflow(visit: Visiting, id: str, signal: Signal) -> Sent:
     """Send a signal to a workflow. A second one with the same name has no effect. Role: operator."""
-    actions.send_signal(visit, id, signal.name, signal.value)
-    return Sent(sent=signal.name)
+    return Sent(sent=signal.name, note=actions.send_signal(visit, id, signal.name, signal.value))

@@ -331,6 +331,7 @@ def info_of(id: str, stored: StoredFlow) -> WorkflowInfo:
         total=total,
         jobs=len(known.out) - len(signals) + sum(one.released - one.over_count for one in flow.maps.values()),
         waits_for=tuple(sorted({path.rpartition("/")[2] for path in signals})),
+        sent=tuple(sorted(flow.signals)),
     )
 
 
