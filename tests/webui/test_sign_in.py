@@ -166,6 +166,18 @@ def test_a_user_of_the_provider_gets_their_highest_role(with_openid: Web, caplog
     assert told.status_code == 401, "an open page of one who signed out"
 
 
+def test_programs_are_told_that_openid_alone_gives_them_no_access(with_openid: Web) -> None:
+    refused = with_openid.http.get("/api/queues", headers={"Authorization": "Bearer anything"})
+    assert (refused.status_code, "www-authenticate" in refused.headers) == (401, False)
+    assert "create a users file" in refused.json()["error"]
+
+    _by_provider(with_openid, then="/queues")
+
+    page = with_openid.http.get("/api/docs").text
+    assert ("Programs have no access to this API" in page, "token in the link" in page) == (True, False)
+    assert with_openid.http.get("/api/openapi.json").json()["components"]["securitySchemes"] == {}
+
+
 @pytest.mark.parametrize(
     ("cheat", "said"),
     [

@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from palermo.webui.api.rows import PROBLEMS
 from palermo.webui.render.rendering import origin, page
+from palermo.webui.security.sign_in import SignIn
 from palermo.webui.threads import Router
 
 router = Router()
@@ -57,18 +58,26 @@ def docs(request: Request) -> Response:
         schemas=schemas,
         problems=PROBLEMS,
         base=origin(request) + request.scope["root_path"],
+        sessions_only=sessions_only(request.app),
     )
+
+
+def sessions_only(app: FastAPI) -> bool:
+    """Whether only browsers have access, because users sign in with OpenID and there is no users file."""
+    sign_in = app.state.site.existing(SignIn)
+    return sign_in is not None and not sign_in.has_passwords
 
 
 def described(app: FastAPI, root: str) -> dict[str, Any]:
     """Return the OpenAPI document of an application under this root."""
     found = app.openapi()
+    schemes = {} if sessions_only(app) else _SCHEMES
     return {
         **found,
         "servers": [{"url": root or "/"}],
-        "components": {**found["components"], "securitySchemes": _SCHEMES},
+        "components": {**found["components"], "securitySchemes": schemes},
         # The empty one because a server may admit all programs of its machine.
-        "security": [*({name: []} for name in _SCHEMES), {}],
+        "security": [*({name: []} for name in schemes), {}],
     }
 
 

@@ -192,9 +192,12 @@ class Guard:
         if isawaitable(found):
             found = await found
         if found is None:
-            signs_in = self._site.existing(SignIn) is not None
+            sign_in = self._site.existing(SignIn)
+            signs_in = sign_in is not None
             if signs_in and _is_navigation(request):
                 return _to_sign_in(request.scope)
+            if sign_in is not None and not sign_in.has_passwords:
+                raise Refused(401, "sign in with a browser. To give programs access, create a users file (web_users).")
             # Browsers react to the challenge with their own dialog, but there is a sign-in form.
             challenge = None if signs_in and "sec-fetch-mode" in request.headers else _CHALLENGE
             raise Refused(401, "sign in with a name and a password, or a bearer token.", challenge)
