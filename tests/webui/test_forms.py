@@ -18,7 +18,7 @@ from palermo.webui.state.offers import time_zones
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.webui.conftest import Serve
-from tests.webui.scheduled_jobs import DAY, due, schedule
+from tests.webui.scheduled_jobs import DAY, due, retrying, schedule
 from tests.webui.server import SAME_ORIGIN, Web
 from tests.webui.test_scheduled_pages import text_of
 
@@ -89,7 +89,7 @@ def test_late_editors_keep_text(pages: tuple[Web, httpx.Client], job: str, edit:
     publish_failed(web.client, (message("bad", 1), failure()))
     schedule(web.client, due("later", DAY, 1))
     opened = ben.get(edit).text
-    assert web.form(f"/jobs/{job}", takes).status_code in (200, 404)
+    assert web.form(f"/jobs/{job}", takes).status_code == 200
 
     def answer() -> httpx.Response:
         late = sent(ben, opened, edit, args='["a text that took long"]', queue="slow", unserved="slow")
@@ -103,6 +103,18 @@ def test_late_editors_keep_text(pages: tuple[Web, httpx.Client], job: str, edit:
     if job == "bad":
         refused = ben.post("/api/failed/bad/requeue", headers={"Content-Type": "application/json"}, json={})
         assert told in refused.json()["error"]
+
+
+@pytest.mark.parametrize("lists", ["scheduled", "retries"])
+def test_cancelling_on_the_page_of_a_job_leads_to_its_list(web: Web, lists: str) -> None:
+    one = due("later", DAY, 1) if lists == "scheduled" else retrying("later", DAY, 1)
+    schedule(web.client, one)
+
+    done = web.press(web.http.get("/jobs/later"), "/jobs/later/due/cancel")
+
+    assert (done.status_code, done.url.path) == (200, f"/{lists}")
+    assert "Cancelled job later." in text_of(done)
+    assert web.inspector.scheduled.list().rows == []
 
 
 def test_an_edit_to_a_queue_that_no_worker_serves_is_asked_about_once(web: Web) -> None:

@@ -180,8 +180,12 @@ def act_on_job(
     act: str,
     time: Time,
     queue: Annotated[str, Form(max_length=500)] = "",
+    back: Annotated[str, Form(max_length=20)] = "",
 ) -> Response:
-    """Act on one job from its own page, and show that page again. Errors are shown on the page that asks for a time."""
+    """Act on one job from its own page, and show that page again. Errors are shown on the page that asks for a time.
+
+    A cancelled job no longer exists, and its record reaches the journal later, so then the list `back` is shown.
+    """
     job_list = RETRIES if act in RETRIES.actions else SCHEDULED
     check_act(act, job_list.actions, _WHAT)
     problems = Problems()
@@ -191,6 +195,8 @@ def act_on_job(
     done = actions.alter_scheduled(visit, act, id, at=at, later=later, wait=tuning.LONG_WAIT)
     text, level = outcome(act, done, id=id)
     to = path(request, "job", {"queue": queue}, id=id)
+    if act == CANCEL and level == "done":
+        to, text = path(request, JOB_LISTS.get(back, SCHEDULED).name), f"Cancelled job {id}."
     return redirect(request, to, text, level=level)
 
 

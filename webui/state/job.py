@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from palermo.client import results
 from palermo.client.recorded_jobs import RecordedJob
 from palermo.client.status import State
-from palermo.contract import rows
+from palermo.contract import clock, rows
 from palermo.contract.row_types import JobRow
 from palermo.contract.rows import MAX_SHOWN, Row, iso_instant
 from palermo.core.failure import printable
@@ -90,7 +90,7 @@ def find_job(site: Site, id: str, queue: str = "") -> FoundJob:
     found = found or _scheduled(site, id, everywhere=False)
     if found is None and not _is_over(site, id):
         waits = _waiting(site, id, queue)
-        found = _scheduled(site, id) if waits is None else replace(_of_row(waits[0]), message=waits[1])
+        found = _scheduled(site, id) if waits is None else _of_waiting(*waits)
     # A worker may have taken it from its queue in the meantime.
     found = found or _running(live, id, max_age=0.0) or FoundJob(id=id, state="")
     if found.lines and found.worker is not None:
@@ -214,6 +214,12 @@ def _of_row(row: Row) -> FoundJob:
     return FoundJob(
         id=row["id"], state=row["state"], row=row, name=row["job"], queue=row["queue"], worker=row["worker"]
     )
+
+
+def _of_waiting(row: Row, message: Message) -> FoundJob:
+    """A job in its queue, or one that waits for a retry."""
+    due = row["run_at"] if message.run_at is not None and message.run_at > clock.now() else None
+    return replace(_of_row(row), message=message, due=due)
 
 
 class ReturnedValue(Struct, frozen=True):
