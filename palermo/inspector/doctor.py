@@ -126,7 +126,7 @@ def _now(client: Client) -> list[Finding]:
         jobs=jobs,
         deaths=lives.deaths(workers, now.at),
         trouble=now.trouble,
-        overdue=overdue(now, lambda: brief.scheduled.list(limit=1), brief.recurring.list),
+        overdue=overdue(now, lambda due: brief.scheduled.list(due, limit=1), brief.recurring.list),
     )
     found += [each.finding for each in wrong]
     if now.trouble is not None:

@@ -24,6 +24,7 @@ from palermo.errors import PalermoError
 from palermo.history.statistics import Named
 from palermo.history.worker_lives import WorkerLife
 from palermo.inspector.rates import Snapshot
+from palermo.views.filter import JobFilter
 
 #: Maximum seconds that a queue's first job should wait.
 LATE = 900.0
@@ -154,13 +155,17 @@ def is_leaderless(workers: Iterable[Row]) -> bool:
     return all(row["clock"] is False for row in workers)
 
 
-def overdue(found: Snapshot, soonest: Callable[[], Iterable[Row]], recurring: Callable[[], Iterable[Row]]) -> float:
+def overdue(
+    found: Snapshot, soonest: Callable[[JobFilter], Iterable[Row]], recurring: Callable[[], Iterable[Row]]
+) -> float:
     """Return the seconds for which the first scheduled or recurring job has been due; 0 if unknown.
 
-    Jobs are read only if no worker leads, because on RabbitMQ this session then stands in for the leader.
+    Jobs are read only if no worker leads, because on RabbitMQ this session then stands in for the leader. Only due jobs
+    are listed, because RabbitMQ reads the others for nothing.
     """
     try:
-        rows = [*soonest(), *recurring()] if found.trouble is None and is_leaderless(found.workers) else []
+        due_now = JobFilter(due_until=found.at)
+        rows = [*soonest(due_now), *recurring()] if found.trouble is None and is_leaderless(found.workers) else []
         due = (row.get("run_at", row.get("next_run")) for row in rows)
         return max((found.at - parse_instant(at) for at in due if at is not None), default=0.0)
     except PalermoError:

@@ -203,6 +203,8 @@ async def test_a_bucket_is_read_once_for_all_requests(
     async with time_kept(await another()):
         await broker.publish_many(sent)
         await until(lambda: messages_in(connection, delay_queue_name(session.exchange, bucket)), 20)
+        assert (await broker.scheduled(ScheduledFilter(due=(0.0, time.time())))).total == 0
+        assert read.count(str(bucket)) == 0, "its jobs are due later"
         for _ in range(2):
             page = await broker.scheduled(ScheduledFilter(), limit=3)
             assert ([found.id for found in page.messages], page.total) == (["job-19", "job-18", "job-17"], 20)

@@ -1,6 +1,6 @@
 """Current problems for the pages, from data already read by other pages, and from a check of the broker.
 
-Only if no worker leads, the scheduled jobs are read for this, at most every ten seconds.
+Only if no worker leads, the due jobs are read for this, at most every ten seconds.
 
 `palermo doctor` uses the same functions, `present` and `broker_findings`. The broker is checked when a user opens the
 Problems page, at most once a minute, and not if the pages are read-only, because the check stores and takes a job in a
@@ -18,7 +18,6 @@ from palermo.errors import PalermoError
 from palermo.inspector.doctor import away, broker_findings
 from palermo.inspector.problems import COUNTED, DEATHS, Outcomes, PresentProblem, outcomes, overdue, present
 from palermo.inspector.rates import Snapshot
-from palermo.views.filter import EVERYTHING
 from palermo.webui import tuning
 from palermo.webui.site import Site
 from palermo.webui.state.deaths import deaths
@@ -85,7 +84,7 @@ class Problems:
 
     def _overdue(self) -> float:
         view = scheduled_view(self._site)
-        return overdue(live_state(self._site).snapshot(), lambda: view.soon(EVERYTHING, limit=1), view.recurring)
+        return overdue(live_state(self._site).snapshot(), lambda due: view.soon(due, limit=1), view.recurring)
 
     def _present(self, snapshot: Snapshot, oldest: Mapping[str, str | None], due: float) -> list[PresentProblem]:
         return present(

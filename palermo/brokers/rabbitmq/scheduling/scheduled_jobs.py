@@ -9,6 +9,7 @@ that become due in the meantime are published, because the leader holds those of
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -88,7 +89,7 @@ class ScheduledJobs:
 
     async def page(self, chosen: ScheduledFilter, *, offset: int, limit: int) -> ScheduledPage:
         """See palermo.contract.scheduled.ScheduledJobs.scheduled."""
-        async with self._indexed():
+        async with self._indexed(chosen):
             held = [message for message in self.due_jobs.jobs() if chosen.matches(message)]
             # At least this many indexed jobs come before the page, whatever the due times of the held ones.
             before = max(0, offset - len(held))
@@ -121,7 +122,7 @@ class ScheduledJobs:
                 await self._leaving([there for there, _ in gone])
             return [True] * len(gone)
 
-        async with self._indexed():
+        async with self._indexed(judge.chosen):
             await self._alter_held(judge, publish, gate)
             for place in await asyncio.to_thread(self._index.places, judge.chosen):
                 try:
@@ -165,15 +166,18 @@ class ScheduledJobs:
                     due.settle(held)
 
     @asynccontextmanager
-    async def _indexed(self) -> AsyncIterator[None]:
-        """During the block, no job moves to another queue, and the index has all waiting jobs except the held ones."""
+    async def _indexed(self, chosen: ScheduledFilter) -> AsyncIterator[None]:
+        """During the block, no job moves to another queue, and the index has all waiting jobs that this filter may
+        choose, except the held ones. Buckets whose jobs are due later are not read.
+        """
         async with self._buckets.turn:
             self._index.use()
             if self._publishes:
                 await self.due_jobs.caught_up()
             for intake in Intake:
                 self._index.forget(str(intake))
-            unread = {str(bucket) for bucket in await self._buckets.read()} - self._index.known
+            until = math.inf if chosen.due is None else chosen.due[1]
+            unread = {str(one) for one in await self._buckets.read() if one.opens <= until} - self._index.known
             counts = await self._buckets.count(
                 {str(Intake.NEW), *unread, *(() if self._publishes else (str(Intake.SOON),))}
             )
