@@ -217,6 +217,19 @@ async def test_a_process_in_which_a_job_was_cancelled_runs_no_other() -> None:
         assert await asyncio.wait_for(after, 10) is SUCCEEDED
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+async def test_a_cancelled_job_does_not_run_again_after_a_crash(jobs: int) -> None:
+    async with played_template(slots=2, shared=True) as (template, pool):
+        child = await template.ready_child(pool)
+        cancelled, *_ = [begun(pool, slot) for slot in range(1, jobs + 1)]
+        pool.cancel(1)
+
+        child.end.close()  # another job has crashed the process while this one cleans up
+        template.report(exited=1, status=-11)
+
+        assert await asyncio.wait_for(cancelled, 10) == CANCELLED
+
+
 async def test_no_timer_of_a_job_outlasts_it() -> None:
     async with played_template(slots=1, shared=False) as (template, pool):
         child = await template.ready_child(pool)

@@ -237,6 +237,8 @@ class ForkedPool:
             self._kill_if_others_are_done(child)
 
     def run_lost(self, child: Child, run: Run, why: str) -> None:
+        if run.cancelled:  # it must not run again, even if another job ended the process
+            run.kill_error = run.kill_error or JobCancelled("")
         self._spawn(self._finish(run, self._result_after_crash(child, run, why)))
 
     def timed_out(self, run: Run, timeout: float) -> None:
