@@ -93,7 +93,6 @@ def test_a_queue_has_its_own_hour_rates_failures_and_tenants(web: Web) -> None:
     publish_failed(web.client, (message("bad", queue="mail"), failure("shop.Wrong", "no")))
     told = ("403 jobs processed in the last hour", 'href="/failures?filter=queue:=mail">1</a>')
     page = web.page("/queues/mail", *told)
-    assert 'href="/retries?filter=queue:=mail">2</a>' in page
     assert '<th scope="row" class="whole">acme</th><td class="num fit" data-label="waiting">2</td>' in page
     assert "No worker serves this queue." in page
     for path in ("/queues", "/"):
@@ -403,7 +402,6 @@ def test_a_worker_shows_its_release_and_what_it_uses_until_it_ends(web: Web, rig
     path = f"/workers/{rig.only_worker()['id']}"
 
     first = web.http.get(path).text
-    assert ">since <time" in first
     plots = [json.loads(unescape(text)) for text in re.findall(r'data-plot="([^"]+)"', first)]
     assert [plot["unit"] for plot in plots] == ["bytes", "percent"]
     assert [value for (value,) in plots[0]["rows"] if value is not None][-1] > 10_000_000
@@ -411,7 +409,7 @@ def test_a_worker_shows_its_release_and_what_it_uses_until_it_ends(web: Web, rig
     # The page of all workers asks none: it shows what is known, and is told when there is more.
     eventually(lambda: re.search(r"\d+&nbsp;MB, \d+&nbsp;%", web.http.get("/workers").text))
     eventually(lambda: re.search(r"<dt>CPU</dt><dd>\d+ <small>%", web.http.get(path).text))
-    web.page(path, ", on this worker", "<dt>Leader for</dt><dd>scheduled jobs")
+    web.page(path, "<dt>Leader for</dt><dd>scheduled jobs")
 
     rig.worker("--log-level", "warning", PALERMO_RELEASE="2.15.0")
 
@@ -419,7 +417,7 @@ def test_a_worker_shows_its_release_and_what_it_uses_until_it_ends(web: Web, rig
         page, workers = web.http.get(path).text, web.http.get("/workers").text
         releases = re.search(r"Releases: .*2\.1[45]\.0</b> on 1 worker, ", workers)
         assert f"<dt>Palermo</dt><dd>{VERSION}</dd>" in page
-        return releases is not None and "2.14.0" in page and workers.count("old release</span>") == 1
+        return releases is not None and "2.14.0; the newest is 2.15.0" in page and workers.count("old release</span>") == 1
 
     eventually(told)
     process.send(signal.SIGTERM)

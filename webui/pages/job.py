@@ -33,7 +33,7 @@ from palermo.webui.pages.forms import FORM_ERRORS, ShownForm, TimeFields
 from palermo.webui.pages.job_form import FormPage, JobForm, job_form, missing_row
 from palermo.webui.render.formats import PrettyJson, pretty_json
 from palermo.webui.render.job_life import again_of, attempts, children_of, final_state, origin_of, timeline
-from palermo.webui.render.rendering import origin, page, path, redirect
+from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.deaths import fatal_runs
@@ -132,7 +132,6 @@ def job(
         events=timeline(found, records, fatal_runs(visit.site, id)),
         depth=DEPTH,
         unseen=unseen,
-        link=origin(request) + path(request, "job", id=id),
         wire=message_headers(visit.site, message) if message else (),
         form=ShownForm("move", TimeFields().values),
     )

@@ -130,7 +130,7 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
     sampler.snapshot(5.0)  # From now on the sampler keeps asking the workers.
     if row["memory"] is not None:
         sampler.usage.add(id, row["memory"], row["cpu"], now)
-    answers, parts = sampler.usage.answers(id, now), _used(visit, id, now)
+    parts = _used(visit, id, now)
     known = journal_views(visit.site)
     # Whole seconds, so that requests within one second share a count.
     wanted = JobFilter(worker=exactly(id), since=float(int(time.time() - 3_600.0)))
@@ -141,7 +141,6 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
         watched={"of": "workers"},
         worker=row,
         used=usage.newest(parts),
-        used_since=iso_instant(answers[0].at) if answers and now - answers[0].at < tuning.WINDOW - usage.PART else None,
         **_charts(visit, parts, now),
         running=[{**job, "worker": id} for job in row["jobs"]],
         deployed=_deployed(visit),

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from palermo.contract.rows import MAX_SHOWN
 from palermo.core.text import count as plural
+from palermo.core.text import nearest
 from palermo.webui import tuning
 
 # A string may end at the end of the text, where the text was cut. Otherwise the search would start again at each quote
@@ -32,7 +33,7 @@ _SHORT = 72
 
 #: Names with more characters than this may be broken into lines at the end of a part: after one of . _ : / -, or before
 #: a capital letter.
-_LONG_NAME, _PART_END = 20, re.compile(r"(?<=[._:/-])(?![._:/-])|(?<=[a-z0-9])(?=[A-Z])")
+_LONG_NAME, _PART_END = 16, re.compile(r"(?<=[._:/-])(?![._:/-])|(?<=[a-z0-9])(?=[A-Z])")
 
 
 def name(text: str) -> Markup:
@@ -197,6 +198,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "elapsed": elapsed,
     "absolute": absolute,
     "plural": plural,
+    "nearest": nearest,
     "action": action,
     "element_key": element_key,
 }
