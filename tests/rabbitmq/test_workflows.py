@@ -325,7 +325,8 @@ class Killing:
 
 
 @pytest.mark.slow
-async def test_a_leader_killed_before_any_effect_loses_no_step(
+@on_both_kinds
+async def test_a_leader_killed_before_any_effect_neither_loses_nor_repeats_a_step(
     broker: RabbitmqBroker, another: Open, session: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = StepJob.of(message("x"), output=True)
@@ -358,5 +359,5 @@ async def test_a_leader_killed_before_any_effect_loses_no_step(
 
     assert number > 10
     assert set(found) == {f"{id}{path}" for id in range(number + 1) for path in ("", "/one", "/two")}
-    # A job that has ended by the time that the next leader looks for it is published again.
-    assert max(found.values()) <= 2
+    # If the workflow is finished by the time that a copy of its last step arrives, the copy runs.
+    assert {id: runs for id, runs in found.items() if runs > (2 if id.endswith("/two") else 1)} == {}

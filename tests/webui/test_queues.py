@@ -417,7 +417,9 @@ def test_a_worker_shows_its_release_and_what_it_uses_until_it_ends(web: Web, rig
         page, workers = web.http.get(path).text, web.http.get("/workers").text
         releases = re.search(r"Releases: .*2\.1[45]\.0</b> on 1 worker, ", workers)
         assert f"<dt>Palermo</dt><dd>{VERSION}</dd>" in page
-        return releases is not None and "2.14.0; the newest is 2.15.0" in page and workers.count("old release</span>") == 1
+        return (
+            releases is not None and "2.14.0; the newest is 2.15.0" in page and workers.count("old release</span>") == 1
+        )
 
     eventually(told)
     process.send(signal.SIGTERM)

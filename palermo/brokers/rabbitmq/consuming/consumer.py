@@ -21,7 +21,7 @@ from palermo.brokers.rabbitmq.consuming.steering import Steering
 from palermo.brokers.rabbitmq.leadership.key_client import PendingEnds, RabbitmqKeys
 from palermo.brokers.rabbitmq.leadership.leader_client import LimitClient
 from palermo.brokers.rabbitmq.leadership.workflow_client import RabbitmqWorkflows
-from palermo.brokers.rabbitmq.publishing.handover import Refusals, unpublishable
+from palermo.brokers.rabbitmq.publishing.handover import PUBLISHED_AGAIN, Refusals, unpublishable
 from palermo.brokers.rabbitmq.seconds import AGAIN, STORED_WITHIN
 from palermo.contract import clock
 from palermo.contract.admission import admitted, is_plain, key_report, needs_key, runs_alone
@@ -131,7 +131,7 @@ class RabbitmqConsumer:
             while slot in self._unsettled:
                 self._settled.clear()
                 await self._settled.wait()
-            delivery = self._steering.checked(await self._source.slots[slot - 1].receive(offer))
+            delivery = self._steering.checked(_marked(await self._source.slots[slot - 1].receive(offer)))
             self._unsettled[slot] = delivery
             if _is_early(delivery):
                 await self._schedule_early(delivery)
@@ -501,6 +501,14 @@ class RabbitmqConsumer:
 
 def _delivery(channel: Channel, got: Got, queue: str, slot: int) -> Delivery:
     return Delivery(message=read(got, queue), slot=slot, token=(channel, got.tag), redelivered=got.redelivered)
+
+
+def _marked(delivery: Delivery) -> Delivery:
+    """The delivery, as a redelivered one if the leader has published its job again."""
+    extra = dict(delivery.message.extra)
+    if not extra.pop(PUBLISHED_AGAIN, False):
+        return delivery
+    return replace(delivery, message=replace(delivery.message, extra=extra), redelivered=True)
 
 
 def _is_early(delivery: Delivery) -> bool:

@@ -25,12 +25,19 @@ from itertools import chain
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.publisher import PublishFuture
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
-from palermo.brokers.rabbitmq.publishing.handover import Refusals, find_published, outcomes, unpublishable
+from palermo.brokers.rabbitmq.publishing.handover import (
+    PUBLISHED_AGAIN,
+    Refusals,
+    find_published,
+    outcomes,
+    unpublishable,
+)
 from palermo.brokers.rabbitmq.publishing.ledger_records import (
     FORMAT,
     Batch,
@@ -178,7 +185,10 @@ class Ledger(Generic[T]):
         there = await find_published(
             self._connection, table.exchange, queues, self._outbox.kind, ended=not table.drops_copies
         )
-        await self._publish([job for id, job in jobs.items() if id not in there])
+        again = (
+            replace(job, extra={**job.extra, PUBLISHED_AGAIN: True}) for id, job in jobs.items() if id not in there
+        )
+        await self._publish(list(again))
         self.unsure = set(jobs)
         if jobs:
             await self._record_stored()
