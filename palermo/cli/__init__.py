@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "enqueue": ("palermo.cli.enqueue:enqueue", "Enqueue one job and print its id."),
     "publish": ("palermo.cli.topics:publish", "Publish an event to all subscribed groups and print its id."),
     "dequeue": ("palermo.cli.control:dequeue", "Remove waiting jobs from their queue by name and arguments."),
+    "move": ("palermo.cli.control:move", "Move waiting jobs to another queue."),
     "queues": ("palermo.cli.listings:queues", "List the queues."),
     "jobs": ("palermo.cli.listings:jobs", "List the waiting jobs of a queue."),
     "tenants": ("palermo.cli.listings:tenants", "List the tenants with waiting jobs in a queue."),

@@ -1,17 +1,26 @@
-"""The commands that change queues, jobs and workers: `palermo pause`, `resume`, `purge`, `delete`, `dequeue`,
+"""The commands that change queues, jobs and workers: `palermo pause`, `resume`, `purge`, `delete`, `dequeue`, `move`,
 `migrate`, `cancel` and `control`.
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import click
 
+from palermo.cli.bulk import run_on_jobs
 from palermo.cli.command_group import FAILED, Context, misuse, note
 from palermo.cli.completion import complete_job, complete_queue, complete_worker
-from palermo.cli.job_ids import LIVE_JOBS, whole_ids
-from palermo.cli.options import arguments_options, broker_options, query_options, yes_option
+from palermo.cli.job_ids import LIVE_JOBS, WAITING_JOBS, chosen_jobs, whole_ids
+from palermo.cli.options import (
+    arguments_options,
+    broker_options,
+    filter_options,
+    query_options,
+    selection_options,
+    yes_option,
+)
 from palermo.cli.output import Column, confirm, field, print_rows, printed_json, progress, wants_json
 from palermo.contract.rows import Row
 from palermo.core.text import count, exactly, safe
@@ -26,6 +35,7 @@ from palermo.core.topology import (
 )
 from palermo.errors import NotFound, QueueNameInvalid, UsageError
 from palermo.inspector.inspector import Inspector
+from palermo.inspector.jobs import check_move
 from palermo.inspector.workers import ACTIONS, choose
 from palermo.jobs.modules import import_modules
 from palermo.views.filter import JobFilter
@@ -332,6 +342,40 @@ def dequeue(
 def _question_about(inspector: Inspector, job: str, args: Any, kwargs: Any, queue: str) -> str:
     waiting = inspector.jobs.count_matching(job, args, kwargs, queue=queue)
     return f"Remove {count(waiting, 'waiting job')} {job} from queue {queue!r} for good?" if waiting else ""
+
+
+@click.command()
+@click.argument("queue", shell_complete=complete_queue)
+@selection_options(filter_options("job", "tenant"))
+@click.option("--to", required=True, metavar="QUEUE", shell_complete=complete_queue, help="Queue to move the jobs to.")
+@click.pass_obj
+def move(
+    context: Context, /, queue: str, ids: tuple[str, ...], every: bool, to: str, yes: bool, **filters: str | None
+) -> None:
+    """Move the waiting jobs of QUEUE with these ids to the end of another queue; with --all, all that match the
+    filters.
+
+    Running and scheduled jobs are not moved. If this command is killed, no job is lost. Run it again to move the
+    remaining jobs.
+    """
+    which = chosen_jobs(context, WAITING_JOBS, filters, ids=ids, every=every)
+    check_move(queue, to)
+    inspector = context.inspector()
+    unserved = "" if yes else inspector.queues.unserved(to)
+    if every or unserved:
+        confirm(lambda: _question_about_move(inspector, queue, which, to), yes=yes, warning=unserved)
+    run_on_jobs("move", "moved", partial(inspector.jobs.move, queue), which, of="waiting", to=to)
+
+
+def _question_about_move(inspector: Inspector, queue: str, which: tuple[str, ...] | JobFilter, to: str) -> str:
+    if not isinstance(which, JobFilter):
+        number = len(which)
+    elif which.everything:
+        number = inspector.queues.size(queue)
+    else:
+        number = inspector.jobs.count(queue, which)
+    filtered = f" with {which}" if isinstance(which, JobFilter) and not which.everything else ""
+    return f"Move {count(number, 'waiting job')}{filtered} from queue {queue!r} to {to!r}?" if number else ""
 
 
 @click.command()

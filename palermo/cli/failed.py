@@ -1,11 +1,11 @@
 """`palermo failed`: list failed jobs, requeue them, discard them."""
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
 
-from palermo.cli.command_group import INTERRUPTED, Context, note, on_interrupt
+from palermo.cli.bulk import run_on_jobs
+from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_queue
 from palermo.cli.job_ids import FAILED_JOBS, chosen_jobs, whole_ids
 from palermo.cli.listings import print_page, unread
@@ -20,9 +20,7 @@ from palermo.cli.options import (
 from palermo.cli.output import Column, confirm, field, print_facts, print_rows, printed_json, progress
 from palermo.core.text import count, one_line, safe
 from palermo.core.topology import check_new_queue
-from palermo.errors import BrokerError, NotFound, PalermoError
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.judges import TakenJob
 from palermo.views.filter import JobFilter
 
 _filters = filter_options("since", "until", "queue", "job", "error", "worker", "tenant", "group", "requeued")
@@ -152,7 +150,7 @@ def requeue(
     if every or unserved:
         destination = f" to queue {to_queue!r}" if to_queue is not None else ""
         confirm(lambda: _question("Requeue", inspector, which, destination), yes=yes, warning=unserved)
-    run_on_failed("requeue", "requeued", inspector.failed.requeue, which, args=args, kwargs=kwargs, queue=to_queue)
+    run_on_jobs("requeue", "requeued", inspector.failed.requeue, which, args=args, kwargs=kwargs, queue=to_queue)
 
 
 @failed.command("discard")
@@ -163,7 +161,7 @@ def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, *
     which = chosen_jobs(context, FAILED_JOBS, filters, ids=ids, every=every)
     inspector = context.inspector()
     confirm(lambda: _question("Discard", inspector, which, " for good"), yes=yes)
-    run_on_failed("discard", "discarded", inspector.failed.discard, which)
+    run_on_jobs("discard", "discarded", inspector.failed.discard, which)
 
 
 def _question(verb: str, inspector: Inspector, which: tuple[str, ...] | JobFilter, end: str) -> str:
@@ -171,47 +169,3 @@ def _question(verb: str, inspector: Inspector, which: tuple[str, ...] | JobFilte
     number = inspector.failed.count(which)
     filtered = f" with {which}" if isinstance(which, JobFilter) and not which.everything else ""
     return f"{verb} {count(number, 'failed job')}{filtered}{end}?" if number else ""
-
-
-def run_on_failed(verb: str, done: str, command: Callable[..., list[TakenJob]], which: object, **options: Any) -> None:
-    """Run a command on failed jobs, show its progress, and print the result. Raises the first error.
-
-    Ctrl-C stops it after the jobs in progress, so that none of them is processed twice. A second Ctrl-C stops it
-    immediately.
-    """
-    gone: list[TakenJob] = []
-    interrupted = False
-    errors: list[PalermoError] = []
-
-    def interrupt(*_: object) -> None:
-        nonlocal interrupted
-        if interrupted:
-            raise KeyboardInterrupt
-        interrupted = True
-        note("ending after the current jobs; press Ctrl-C again to end immediately.")
-
-    try:
-        with on_interrupt(interrupt), progress(verb) as show:
-            taken = command(
-                which, progress=show, on_error=errors.append, on_taken=gone.extend, stop=lambda: interrupted, **options
-            )
-    except (BrokerError, KeyboardInterrupt) as error:
-        if gone:
-            end = "the error below" if isinstance(error, BrokerError) else "the interrupt"
-            note(
-                f"{done} {count(len(gone), 'job')} before {end}. The other jobs are unchanged. Run the command again."
-                f" Some may be both {done} and still failed."
-            )
-        raise
-    if interrupted:
-        # After an interrupt it is unknown which jobs are missing.
-        errors = [error for error in errors if not isinstance(error, NotFound)]
-    elif not taken and not isinstance(which, Iterable) and str(which) != "everything":
-        errors.append(NotFound(f"no failed job matches {which}."))
-    if not printed_json([job._asdict() for job in taken]) and (taken or not errors):
-        click.echo(f"{done} {count(len(taken), 'job')}.")
-    if errors:
-        raise errors[0]
-    if interrupted:
-        note("palermo: interrupted. Jobs not reached yet are unchanged.")
-        raise click.exceptions.Exit(INTERRUPTED)

@@ -30,6 +30,9 @@ _NAMED = 5
 #: The states in which `palermo scheduled` and `palermo failed` look for ids.
 SCHEDULED_JOBS, FAILED_JOBS = (SCHEDULED, JobState.RETRYING, CANCELLED), (JobState.FAILED,)
 
+#: The states of jobs in a queue.
+WAITING_JOBS = (JobState.PENDING, JobState.RETRYING, CANCELLED)
+
 #: The states of jobs that can be cancelled.
 LIVE_JOBS = (*SCHEDULED_JOBS, JobState.PENDING, JobState.WORKING)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from palermo.cli import output, scheduled
+from palermo.cli.bulk import run_on_jobs
 from palermo.cli.enqueue import enqueue
-from palermo.cli.failed import run_on_failed
 from palermo.cli.job_ids import chosen_id
 from palermo.client.client import Client
 from palermo.contract.broker import Broker
@@ -86,7 +86,7 @@ def test_a_requeue_that_the_broker_ends_says_how_far_it_came(capsys: pytest.Capt
         raise BrokerUnavailable("connection lost.")
 
     with pytest.raises(BrokerUnavailable):
-        run_on_failed("requeue", "requeued", requeue, (), as_json=False)
+        run_on_jobs("requeue", "requeued", requeue, (), as_json=False)
 
     assert capsys.readouterr().err.startswith("requeued 2 jobs before the error below.")
 
