@@ -290,8 +290,7 @@ def pause_all(request: Request, visit: Visiting, reason: Reason = "") -> Respons
 @router.post("/queues/resume", name="resume_all")
 def resume_all(request: Request, visit: Visiting) -> Response:
     actions.resume_all(visit)
-    text = "Resumed all queues except those paused individually."
-    return redirect(request, path(request, "queues"), text)
+    return redirect(request, path(request, "queues"), "Resumed all queues except those paused individually.")
 
 
 @router.post("/queues/pause-selected", name="pause_queues")

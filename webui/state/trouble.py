@@ -21,11 +21,8 @@ class SeenTrouble(Struct, frozen=True):
     @classmethod
     def of_error(cls, error: str) -> "SeenTrouble":
         """The trouble in an error of the broker."""
-        advice = (
-            "Workers continue automatically once it is available again. Until then these pages show the last known"
-            " values."
-        )
-        return cls(error.rstrip("."), advice, away=True)
+        advice = "No job is lost. Workers continue automatically once it is available again."
+        return cls(error.removeprefix("BrokerUnavailable: ").rstrip("."), advice, away=True)
 
     @classmethod
     def of_sample(cls, error: str, silent: float, last: Snapshot | None) -> "SeenTrouble | None":

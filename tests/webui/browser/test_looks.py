@@ -31,9 +31,11 @@ _LOOKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 #: The addresses of all pages, and of their dialogs.
 _PATHS = {
     "pages": """
-/ /queues /queues/nowhere /queues/images /failures /failures?by=groups /failures?filter=nothing /jobs/bad-1
+/ /running /waiting /waiting?filter=queue:images /queues /queues/nowhere /queues/images /queues/billing /enqueue
+/failures /failures?by=groups /failures?filter=nothing /jobs/bad-1
 /jobs/nowhere /jobs/told /jobs/later-1 /jobs/later-1/edit /jobs/told/again /scheduled /scheduled?filter=queue:nothing
-/retries /recurring /recurring/monthly%20invoice%20run /history /statistics /statistics?window=month&queue=mail
+/retries /recurring /recurring/monthly%20invoice%20run
+/history /history?filter=job:shop.mail.SendReceip /statistics /statistics?window=month&queue=mail
 /classes /classes/shop.mail.SendReceipt /topics /tenants?queue=images /limits /unique /workers
 /workers/{worker} /workflows
 /workflows/w1 /workflows/w2 /problems /search /search?q=shop /search?q=queue:billing+error:JSON /search?q=no+such+text

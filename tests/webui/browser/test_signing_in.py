@@ -35,7 +35,7 @@ def test_a_link_of_another_site_leads_in_where_the_browser_has_the_token(web: We
     page.route(elsewhere, lambda route: route.fulfill(content_type="text/html", body=links))
     page.goto(elsewhere)
     page.get_by_role("link", name="queues").click()
-    expect(page.get_by_role("alert")).to_contain_text("open the link that this server printed")
+    expect(page.get_by_role("alert")).to_contain_text("Open the link that this server printed")
 
     page.goto(elsewhere)
     page.get_by_role("link", name="begin").click()
