@@ -193,7 +193,6 @@ def worker(
         settings=settings, modules=modules, queues=selection, accept=accepted, limits=limits, **options
     )
     try:
-        code = run_worker(chosen)
+        run_worker(chosen)
     except WorkerMisused as error:
         raise click.UsageError(str(error), click.get_current_context()) from error
-    raise click.exceptions.Exit(code)

@@ -206,10 +206,10 @@ def forget_atexit() -> None:
     atexit._clear()
 
 
-def end_by_atexit() -> NoReturn:
-    """Run the atexit functions of this process's jobs, then exit. Errors in them are printed."""
+def end_by_atexit(status: int = 0) -> NoReturn:
+    """Run the atexit functions of this process, then exit. Errors in them are printed."""
     atexit._run_exitfuncs()
-    exit_now(0)
+    exit_now(status)
 
 
 def exit_now(status: int) -> NoReturn:

@@ -116,6 +116,20 @@ def test_a_command_runs_where_its_standard_streams_are_closed(url: str, argument
     assert (done.returncode, b"unexpected" in done.stderr) == (code, False)
 
 
+def test_a_worker_runs_the_atexit_functions_of_its_parent_once(url: str) -> None:
+    program = (
+        "import atexit, sys; atexit.register(print, 'left'); sys.argv = ['palermo', 'worker', 'crew', '--burst'];"
+        " from palermo.__main__ import main; main()"
+    )
+    environment = {**os.environ, "PALERMO_URL": url}
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROGRAMS, env=environment, capture_output=True, text=True, timeout=100
+    )
+
+    assert (done.returncode, done.stdout.splitlines().count("left")) == (0, 1), done.stderr
+
+
 def test_output_for_a_terminal_that_is_not_utf_8_is_escaped_and_not_lost(process: Process, client: Client) -> None:
     publish(client, message("1", job="façade"))
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from palermo import blocked_signals
 
@@ -23,7 +23,7 @@ from palermo.worker.ipc import frames, pipes  # noqa: F401
 from palermo.worker.ipc.shared_marks import SharedMarks
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.pidfile import pidfile
-from palermo.worker.process import flush, nameless_file, set_title
+from palermo.worker.process import end_by_atexit, flush, nameless_file, set_title
 
 if TYPE_CHECKING:
     from palermo.worker.pools.forked_pool import ForkedPool
@@ -35,8 +35,8 @@ log = logging.getLogger("palermo.worker")
 _RESTART_EVERY, _LOOK_EVERY = 2.0, 0.05
 
 
-def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line never returns
-    """Run the worker until it is stopped, and return the exit code.
+def run_worker(options: WorkerOptions) -> NoReturn:
+    """Run the worker until it is stopped, and exit.
 
     0: done. 1: running jobs had to be killed. 3: a burst could not reach its broker. 5: ended by its own watchdog.
     Takes over the process, which must be fresh: without an event loop, threads or connections. Raises WorkerFailed if
@@ -92,7 +92,7 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
             log.error("template %s, restarting pid=%d", pool.children.template_end, os.getpid())
             _rest_until(started + _RESTART_EVERY)
         case _:
-            return code
+            end_by_atexit(code)  # an ordinary exit takes 15 ms longer, because it releases every object
     logs.drain()
     flush()
     gc.collect()  # Release the locks of a lost session properly; exec would release them like a crash does.
