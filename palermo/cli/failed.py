@@ -49,8 +49,7 @@ def list_failed(context: Context, /, limit: int, page: int, newest: bool, **filt
         field("Retries"),
         ("Error", lambda row: f"{row['error']['class']}: {row['error']['message']}" if row["error"] else ""),
     ]
-    what = "failed jobs" if wanted.everything else f"failed jobs with {wanted}"
-    print_page(listing, columns, what, page=page, limit=limit, unseen=unread)
+    print_page(listing, columns, "failed jobs", page=page, limit=limit, filter=wanted, unseen=unread)
 
 
 @failed.command("groups")

@@ -86,7 +86,7 @@ def history(context: Context, /, id: str | None, limit: int, page: int, **filter
         ("Ran", lambda row: _seconds(row["took"])),
         ("Why", lambda row: f"{row['error']['class']}: {row['error']['message']}" if row["error"] else row["reason"]),
     ]
-    print_page(listing, columns, "finished jobs in the journal", page=page, limit=limit)
+    print_page(listing, columns, "finished jobs in the journal", page=page, limit=limit, filter=wanted)
 
 
 @click.command()
@@ -110,7 +110,7 @@ def audit(context: Context, /, limit: int, page: int, **filters: Any) -> None:
         ("Jobs", lambda row: row["count"]),
         ("What", lambda row: row["what"] or row["ids"][:3]),
     ]
-    print_page(listing, columns, "actions in the journal", page=page, limit=limit, what="action")
+    print_page(listing, columns, "actions in the journal", page=page, limit=limit, filter=wanted, what="action")
 
 
 def _step(row: Row) -> tuple[str, str, str]:

@@ -13,6 +13,7 @@ from palermo.contract.rows import Listing, Row, silent_text
 from palermo.core.text import count
 from palermo.core.topology import is_failed
 from palermo.errors import UsageError
+from palermo.views.filter import EVERYTHING, AuditFilter, JobFilter
 
 
 @click.command()
@@ -59,7 +60,7 @@ def jobs(context: Context, /, queue: str, limit: int, page: int, newest: bool, *
         ("Arguments", lambda row: row["preview"]),
     ]
     unseen = unread if is_failed(queue) and wanted.everything else unsearched
-    print_page(listing, columns, f"jobs wait in queue {queue!r}", page=page, limit=limit, unseen=unseen)
+    print_page(listing, columns, f"jobs wait in queue {queue!r}", page=page, limit=limit, filter=wanted, unseen=unseen)
 
 
 @click.command()
@@ -136,14 +137,17 @@ def print_page(
     *,
     page: int,
     limit: int,
+    filter: JobFilter | AuditFilter = EVERYTHING,
     what: str = "job",
     unseen: Callable[[int], str] = unsearched,
 ) -> None:
     """Print a page of a list, and a note if there are more rows. `none` completes "no …" for an empty page.
 
-    `unseen` returns a note about jobs that the listing didn't read.
+    `filter` has the conditions of the user. `unseen` returns a note about jobs that the listing didn't read.
     """
     here, total = len(listing), listing.total
+    if not filter.everything:
+        none = f"{none} that match {filter}"
     pages = f"more {none}: {total:,} in all, on {count(-(-total // limit), 'page')}." if total else f"{none}."
     print_rows(listing.rows, columns, none=f"no {pages}")
     if here and (total is None or here < total) and not wants_json():

@@ -52,9 +52,9 @@ _filters = filter_options("queue", "job", "error", "tenant", "due_from", "due_un
 @click.pass_obj
 def list_scheduled(context: Context, /, page: int, limit: int, **filters: Any) -> None:
     """List scheduled jobs, soonest first."""
-    jobs = context.inspector().scheduled
+    jobs, wanted = context.inspector().scheduled, wanted_jobs(**filters)
     with _reading(jobs):
-        listing = jobs.list(wanted_jobs(**filters), offset=(page - 1) * limit, limit=limit)
+        listing = jobs.list(wanted, offset=(page - 1) * limit, limit=limit)
     columns: list[Column] = [
         field("Id"),
         field("State"),
@@ -63,7 +63,7 @@ def list_scheduled(context: Context, /, page: int, limit: int, **filters: Any) -
         field("Job"),
         ("Arguments", lambda row: row["preview"]),
     ]
-    print_page(listing, columns, "scheduled jobs", page=page, limit=limit)
+    print_page(listing, columns, "scheduled jobs", page=page, limit=limit, filter=wanted)
 
 
 @contextmanager
@@ -205,7 +205,7 @@ def list_retries(context: Context, /, page: int, limit: int, **filters: Any) -> 
         ("Attempt", lambda row: (row["retries"] or 0) + 1),
         ("Error", lambda row: f"{row['error']['class']}: {row['error']['message']}"),
     ]
-    print_page(listing, columns, "jobs wait for a retry", page=page, limit=limit)
+    print_page(listing, columns, "jobs wait for a retry", page=page, limit=limit, filter=replace(wanted, state=None))
 
 
 @retries.command("run")
