@@ -18,7 +18,7 @@ from soak.traffic import QUEUES, REMADE_QUEUE
 from tests.chaos.junk import RECORDS
 from tests.harness.processes import children
 from tests.helpers import eventually
-from tests.rabbitmq_node import url_of
+from tests.rabbitmq_node import clear_alarm, queues_of, raise_alarm, set_policy, url_of
 from tests.raw_amqp import RawClient, properties, table
 
 #: Seconds between faults.
@@ -196,16 +196,16 @@ class Faults:
         self._done("broker restarted", at, links=[*self._arena.proxies])
 
     def _alarm(self) -> None:
-        self._raise("set_vm_memory_high_watermark", "0.00001", "0.4")
+        self._raise("memory")
 
     def _disk_alarm(self) -> None:
-        self._raise("set_disk_free_limit", "900000000000000", "50000000")
+        self._raise("disk")
 
-    def _raise(self, limit: str, above: str, below: str) -> None:
+    def _raise(self, resource: str) -> None:
         at = time.monotonic()
-        self._arena.node.ctl(limit, above)
+        raise_alarm(self._arena.node, resource)
         self._arena.pause(self._chance.uniform(*ALARM))
-        self._arena.node.ctl(limit, below)
+        clear_alarm(self._arena.node, resource)
         self._done("alarm", at)
 
     # Queues
@@ -219,15 +219,9 @@ class Faults:
         self._done("refusal", at, queues=[queue for name in full for queue in FULL[name]])
 
     def _limit(self, names: Iterable[str], most: int) -> None:
-        """Set several policies in one command, because each `rabbitmqctl set_policy` takes a second or more."""
-        limits = f'{{\\"max-length\\":{most},\\"overflow\\":\\"reject-publish\\"}}'
-        calls = [
-            f'rabbit_policy:parse_set(<<"/">>, <<"{name}">>, <<"^({"|".join(FULL[name])})$">>, <<"{limits}">>,'
-            ' <<"0">>, <<"queues">>, <<"soak">>)'
-            for name in names
-        ]
-        output = self._arena.node.ctl("eval", f"[{', '.join(calls)}].")
-        assert "error" not in output, output
+        for name in names:
+            limits = {"max-length": most, "overflow": "reject-publish"}
+            set_policy(self._arena.node, name, f"^({'|'.join(FULL[name])})$", limits)
         # A node up to 4.2 that is killed earlier still has the old policy, and drops messages above its limit.
         self._written = time.monotonic() + WRITTEN
 
@@ -272,7 +266,7 @@ class Faults:
     def _malformed(self) -> None:
         """Publish malformed messages to all of Palermo's own streams and queues except those that contain jobs."""
         at = time.monotonic()
-        names = self._arena.node.ctl("list_queues", "--no-table-headers", "name").split("\n")
+        names = queues_of(self._arena.node)
         own = [name for name in names if ".~" in name and not any(part in name for part in OF_JOBS)]
         with RawClient(url_of(self._arena.node)) as client:
             for name in own:

@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import random
+import re
 import secrets
 import shutil
 import signal
@@ -28,6 +29,7 @@ from pika.exceptions import AMQPError
 
 from palermo.brokers.rabbitmq.amqp import versions
 from tests import rabbitmq_versions
+from tests.helpers import eventually
 
 #: The environment variable that names the RabbitMQ to test on: a version ("4.3"), the path of a rabbitmq-server, or an
 #: image of Docker's ("rabbitmq:4.2").
@@ -133,9 +135,13 @@ def with_durable_streams(node: Node) -> Node:
     return node
 
 
-def set_policy(node: Node, name: str, pattern: str, rule: Mapping[str, object]) -> None:
-    """Do what `rabbitmqctl set_policy` does for queues, without the second of processor time that it takes."""
-    _order(node, "rabbit_policy:parse_set", "/", name, pattern, json.dumps(rule), 0, "queues")
+def set_policy(node: Node, name: str, pattern: str, rule: Mapping[str, object], *, by_operator: bool = False) -> None:
+    """Do what `rabbitmqctl set_policy` does for queues, or `set_operator_policy`.
+
+    Like the other functions here, without the second of processor time that rabbitmqctl takes to start.
+    """
+    function = "rabbit_policy:parse_set_op" if by_operator else "rabbit_policy:parse_set"
+    _order(node, function, "/", name, pattern, json.dumps(rule), 0, "queues")
 
 
 def clear_policy(node: Node, name: str) -> None:
@@ -148,9 +154,66 @@ def add_user(node: Node, name: str, password: str) -> None:
     _order(node, "rabbit_auth_backend_internal:add_user", name, password)
 
 
-def set_permissions(node: Node, user: str, *patterns: str) -> None:
-    """Do what `rabbitmqctl set_permissions` does: what a user may configure, write and read in `/`."""
-    _order(node, "rabbit_auth_backend_internal:set_permissions", user, "/", *patterns)
+def change_password(node: Node, name: str, password: str) -> None:
+    """Do what `rabbitmqctl change_password` does."""
+    _order(node, "rabbit_auth_backend_internal:change_password", name, password)
+
+
+def set_permissions(node: Node, user: str, *patterns: str, vhost: str = "/") -> None:
+    """Do what `rabbitmqctl set_permissions` does: set what a user may configure, write and read in a virtual host."""
+    _order(node, "rabbit_auth_backend_internal:set_permissions", user, vhost, *patterns)
+
+
+def add_vhost(node: Node, name: str) -> None:
+    """Do what `rabbitmqctl add_vhost` does."""
+    _order(node, "rabbit_vhost:add", name)
+
+
+def delete_vhost(node: Node, name: str) -> None:
+    """Do what `rabbitmqctl delete_vhost` does."""
+    _order(node, "rabbit_vhost:delete", name)
+
+
+@contextlib.contextmanager
+def temporary_vhost(node: Node, name: str) -> Iterator[str]:
+    """A virtual host where `guest` may do anything, and which ends with everything in it. Yields its name."""
+    add_vhost(node, name)
+    set_permissions(node, "guest", ".*", ".*", ".*", vhost=name)
+    yield name
+    delete_vhost(node, name)
+
+
+def set_vhost_limits(node: Node, vhost: str, limits: Mapping[str, int]) -> None:
+    """Do what `rabbitmqctl set_vhost_limits` does."""
+    _order(node, "rabbit_vhost_limit:parse_set", vhost, json.dumps(limits))
+
+
+def close_connections(node: Node, user: str) -> None:
+    """Do what `rabbitmqctl close_all_user_connections` does, "by the operator"."""
+    of_user = f"rabbit_networking:connection_info(One, [user]) =:= [{{user, {binary(user)}}}]"
+    close = 'rabbit_networking:close_connection(One, "by the operator")'
+    node.evaluate(f"[{close} || One <- rabbit_networking:connections(), {of_user}]")
+
+
+def raise_alarm(node: Node, resource: str) -> None:
+    """Do what a lack of memory or of free disk does ("memory", "disk"), and wait until RabbitMQ has noticed it."""
+    node.evaluate(_LIMITS[resource].format(_UNREACHABLE[resource]))
+    # Its own tick is ten seconds for the disk.
+    eventually(lambda: node.evaluate("rabbit_alarm:get_alarms()") != "[]")
+
+
+def clear_alarm(node: Node, resource: str) -> None:
+    """End what `raise_alarm` began, and wait until RabbitMQ has noticed it."""
+    node.evaluate(_LIMITS[resource].format(_USUAL[resource]))
+    eventually(lambda: node.evaluate("rabbit_alarm:get_alarms()") == "[]")
+
+
+_LIMITS = {
+    "memory": "vm_memory_monitor:set_vm_memory_high_watermark({})",
+    "disk": "rabbit_disk_monitor:set_disk_free_limit({})",
+}
+_UNREACHABLE = {"memory": "0.000001", "disk": "900000000000000"}
+_USUAL = {"memory": "0.4", "disk": "50000000"}
 
 
 def _order(node: Node, function: str, *values: str | int) -> None:
@@ -160,11 +223,20 @@ def _order(node: Node, function: str, *values: str | int) -> None:
     assert done == "ok", done
 
 
-def names_of(node: Node) -> str:
-    """The names of all queues and exchanges, as Erlang prints them."""
-    queues = "[amqqueue:get_name(Queue) || Queue <- rabbit_amqqueue:list()]"
-    exchanges = '[element(2, Exchange) || Exchange <- rabbit_exchange:list(<<"/">>)]'
-    return node.evaluate(f"[binary_to_list(element(4, Name)) || Name <- {queues} ++ {exchanges}]")
+def queues_of(node: Node, vhost: str = "/") -> list[str]:
+    """The names of all queues of a virtual host."""
+    queues = f"[amqqueue:get_name(Queue) || Queue <- rabbit_amqqueue:list({binary(vhost)})]"
+    return _names(node, queues)
+
+
+def exchanges_of(node: Node, vhost: str = "/") -> list[str]:
+    """The names of all exchanges of a virtual host."""
+    return _names(node, f"[element(2, Exchange) || Exchange <- rabbit_exchange:list({binary(vhost)})]")
+
+
+def _names(node: Node, resources: str) -> list[str]:
+    printed = node.evaluate(f"[binary_to_list(element(4, Resource)) || Resource <- {resources}]")
+    return re.findall(r'"([^"]*)"', printed)
 
 
 def binary(text: str) -> str:

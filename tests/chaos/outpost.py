@@ -14,7 +14,7 @@ from palermo.settings.settings import Settings
 from tests.harness.processes import WorkerProcess
 from tests.harness.rig import Rig
 from tests.helpers import eventually
-from tests.rabbitmq_node import Node, url_of
+from tests.rabbitmq_node import Node, add_user, add_vhost, close_connections, set_permissions, url_of
 from tests.tcp_proxy import TcpProxy
 
 USER, PASSWORD, VHOST = "outpost", "secret", "outpost"
@@ -45,7 +45,7 @@ class Outpost:
 
     def __enter__(self) -> Self:
         self.proxy.__enter__()
-        self.node.ctl("add_user", USER, PASSWORD)
+        add_user(self.node, USER, PASSWORD)
         self.make_vhost()
         url = f"amqp://{USER}:{PASSWORD}@127.0.0.1:{self.proxy.port}/{VHOST}?heartbeat={self._heartbeat}"
         self.rig = Rig(self._path, url, "palermo", module="shop")
@@ -135,14 +135,14 @@ class Outpost:
     # What can be done to RabbitMQ.
 
     def make_vhost(self) -> None:
-        self.node.ctl("add_vhost", VHOST)
+        add_vhost(self.node, VHOST)
         self.permit(".*")
 
     def permit(self, pattern: str) -> None:
-        self.node.ctl("set_permissions", "-p", VHOST, USER, pattern, pattern, pattern)
+        set_permissions(self.node, USER, pattern, pattern, pattern, vhost=VHOST)
 
     def close_connections(self) -> None:
-        self.node.ctl("close_all_connections", "--vhost", VHOST, "by the operator")
+        close_connections(self.node, USER)
 
     @contextmanager
     def channel(self) -> Iterator[Any]:

@@ -1,6 +1,6 @@
 """RabbitMQ's disk alarm: it takes nothing from publishers, and all wait them out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -8,40 +8,26 @@ import pytest
 from palermo.errors import BrokerUnavailable
 from tests.chaos.outpost import POLLED, PUBLISH, PUSHED, Outpost
 from tests.helpers import eventually
+from tests.rabbitmq_node import clear_alarm, raise_alarm
 
 #: See the fixture `shared`.
 HEARTBEAT = 30
 
-Alarm = tuple[Callable[[], None], Callable[[], object]]
+
+@pytest.fixture(autouse=True)
+def _cleared(outpost: Outpost) -> Iterator[None]:
+    yield
+    clear_alarm(outpost.node, "disk")
 
 
-@pytest.fixture
-def alarm(outpost: Outpost) -> Iterator[Alarm]:
-    """What raises the alarm of the disk, and what clears it."""
-
-    def clear() -> str:
-        return outpost.node.ctl("set_disk_free_limit", "50000000")
-
-    def set_off() -> None:
-        outpost.node.ctl("set_disk_free_limit", "900000000000000")
-        # Its own tick is ten seconds; it counts from here.
-        eventually(lambda: "alarm" in outpost.node.ctl("status").lower())
-
-    try:
-        yield set_off, clear
-    finally:
-        clear()
-
-
-def test_running_jobs_end_well_enqueuing_says_why_it_waits_and_all_goes_on(outpost: Outpost, alarm: Alarm) -> None:
-    set_off, clear = alarm
+def test_running_jobs_end_well_enqueuing_says_why_it_waits_and_all_goes_on(outpost: Outpost) -> None:
     held, gate = outpost.hold(), f"gate-{outpost.number()}"
     failing = [f"{queue} fails {outpost.number()}" for queue in (PUSHED, POLLED[0])]
     for text in failing:
         outpost.enqueue("hold_and_fail", text, gate)
     eventually(lambda: {f"{text} begins" for text in failing} <= set(outpost.rig.lines()))
 
-    set_off()
+    raise_alarm(outpost.node, "disk")
     outpost.release()
     eventually(lambda: outpost.ended(held))
     outpost.rig.open_gate(gate)
@@ -54,7 +40,7 @@ def test_running_jobs_end_well_enqueuing_says_why_it_waits_and_all_goes_on(outpo
     waiting = f"jobs waited {outpost.number()}"
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(outpost.enqueue_at_last, "note", waiting, within=PUBLISH + 60)
-        clear()
+        clear_alarm(outpost.node, "disk")
         done.result()
 
     outpost.all_is_well()
@@ -73,18 +59,17 @@ def test_running_jobs_end_well_enqueuing_says_why_it_waits_and_all_goes_on(outpo
     assert "connection lost" not in "".join(outpost.logs.values())
 
 
-def test_the_key_of_a_job_whose_end_was_lost_is_freed(outpost: Outpost, alarm: Alarm) -> None:
-    set_off, clear = alarm
+def test_the_key_of_a_job_whose_end_was_lost_is_freed(outpost: Outpost) -> None:
     text, gate = f"jobs keyed {outpost.number()}", f"gate-{outpost.number()}"
     outpost.rig.enqueue("hold", text, gate, queue="jobs", unique="until_done", unique_key=text)
     eventually(lambda: f"{text} begins" in outpost.rig.lines())
 
-    set_off()
+    raise_alarm(outpost.node, "disk")
     outpost.rig.open_gate(gate)
     eventually(lambda: f"{text} ends" in outpost.rig.lines())
     outpost.proxy.hang_up()
     outpost.both_say("connection lost")
-    clear()
+    clear_alarm(outpost.node, "disk")
 
     outpost.all_is_well()
     eventually(lambda: not outpost.rig.inspector.keys.list())

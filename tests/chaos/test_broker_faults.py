@@ -11,6 +11,7 @@ import pytest
 from palermo.core.topology import internal
 from tests.chaos.outpost import PASSWORD, USER, VHOST, Outpost
 from tests.helpers import eventually
+from tests.rabbitmq_node import change_password, delete_vhost
 
 
 def killed(outpost: Outpost) -> None:
@@ -76,15 +77,15 @@ def permissions_taken_away(outpost: Outpost) -> None:
 
 
 def password_changed(outpost: Outpost) -> None:
-    outpost.node.ctl("change_password", USER, "another")
+    change_password(outpost.node, USER, "another")
     outpost.close_connections()
     outpost.both_say("refused user 'outpost': wrong user name or password")
     eventually(lambda: outpost.is_refused("wrong user name or password"))
-    outpost.node.ctl("change_password", USER, PASSWORD)
+    change_password(outpost.node, USER, PASSWORD)
 
 
 def vhost_deleted(outpost: Outpost) -> None:
-    outpost.node.ctl("delete_vhost", VHOST)
+    delete_vhost(outpost.node, VHOST)
     outpost.both_say("refused virtual host 'outpost'")
     outpost.make_vhost()
 

@@ -15,10 +15,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tests import rabbitmq_found
 from tests.harness.rig import ANSWER, Rig
 from tests.helpers import eventually
-from tests.rabbitmq_node import url_of, with_durable_streams
+from tests.rabbitmq_node import Node, clear_alarm, raise_alarm, set_vhost_limits, temporary_vhost, url_of
 from tests.redis_node import running
 from tests.webui.process import WebProcess
 
@@ -29,23 +28,17 @@ SEEN = 30.0
 class Trouble(NamedTuple):
     """A kind of trouble."""
 
-    #: Starts a broker; yields its URL and what brings it into trouble.
-    broker: Callable[[], AbstractContextManager[tuple[str, Callable[[], object]]]]
+    #: A context of the test's request: a broker's URL, and what brings it into trouble.
+    broker: Callable[[pytest.FixtureRequest], AbstractContextManager[tuple[str, Callable[[], object]]]]
     #: What must be said of it.
     cause: str
 
 
 @contextmanager
-def _rabbitmq(*raised: str) -> Iterator[tuple[str, Callable[[], object]]]:
-    with rabbitmq_found.find()() as node:
-        with_durable_streams(node)
-
-        def alarm() -> None:
-            node.ctl(*raised)
-            # Its own tick is ten seconds for the disk.
-            eventually(lambda: "alarm" in node.ctl("status").lower())
-
-        yield url_of(node), alarm
+def _rabbitmq(request: pytest.FixtureRequest, resource: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    node: Node = request.getfixturevalue("module_node")
+    yield url_of(node), lambda: raise_alarm(node, resource)
+    clear_alarm(node, resource)
 
 
 @contextmanager
@@ -87,14 +80,14 @@ def _full_disk() -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 TROUBLES = {
-    "memory": Trouble(lambda: _rabbitmq("set_vm_memory_high_watermark", "0.000001"), "memory alarm"),
-    "disk": Trouble(lambda: _rabbitmq("set_disk_free_limit", "900000000000000"), "disk alarm"),
-    "redis-full": Trouble(lambda: _redis("CONFIG", "SET", "maxmemory", "1"), "its memory is full"),
-    "redis-snapshot": Trouble(_redis_without_snapshots, "cannot write its snapshot"),
-    "redis-replica": Trouble(lambda: _redis("REPLICAOF", "127.0.0.1", "1"), "is a replica"),
+    "memory": Trouble(lambda request: _rabbitmq(request, "memory"), "memory alarm"),
+    "disk": Trouble(lambda request: _rabbitmq(request, "disk"), "disk alarm"),
+    "redis-full": Trouble(lambda _: _redis("CONFIG", "SET", "maxmemory", "1"), "its memory is full"),
+    "redis-snapshot": Trouble(lambda _: _redis_without_snapshots(), "cannot write its snapshot"),
+    "redis-replica": Trouble(lambda _: _redis("REPLICAOF", "127.0.0.1", "1"), "is a replica"),
 }
 if os.geteuid() == 0 and os.path.exists("/proc/mounts"):
-    TROUBLES["sqlite-full"] = Trouble(_full_disk, "the disk is full")
+    TROUBLES["sqlite-full"] = Trouble(lambda _: _full_disk(), "the disk is full")
 
 
 class Troubled(NamedTuple):
@@ -112,14 +105,15 @@ def troubled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     trouble = TROUBLES[request.param]
     folder = tmp_path_factory.mktemp(request.param)
     with ExitStack() as stack:
-        url, begin = stack.enter_context(trouble.broker())
-        rig = stack.enter_context(Rig(folder, url, "palermo", publish_timeout=5.0, module="shop"))
+        url, begin = stack.enter_context(trouble.broker(request))
+        rig = stack.enter_context(Rig(folder, url, request.param, publish_timeout=5.0, module="shop"))
         pidfile = str(folder / "worker.pid")
         worker = rig.idle("-q", "jobs,mail", "--pidfile", pidfile)
         failed_id = rig.enqueue("fail", "before the trouble")
         rig.enqueue("note", "waits", queue="unserved")
         eventually(lambda: failed_id in rig.failed())
-        web = stack.enter_context(WebProcess(folder, "--no-token", PALERMO_URL=url))
+        served = {"PALERMO_URL": url, "PALERMO_EXCHANGE": rig.exchange}
+        web = stack.enter_context(WebProcess(folder, "--no-token", **served))
         assert web.http.get("/queues").status_code == 200
         begin()
         yield Troubled(rig, web, trouble.cause, failed_id, pidfile)
@@ -190,15 +184,22 @@ def test_each_page_shows_one_banner_with_the_cause(troubled: Troubled) -> None:
         eventually(lambda path=path: troubled.web.http.get(path).status_code == readable, within=SEEN)  # type: ignore[misc]
 
 
-def test_check_and_pages_name_a_queue_limit_that_keeps_workers_from_jobs(tmp_path: Path) -> None:
+@pytest.fixture
+def vhost(module_node: Node) -> Iterator[str]:
+    with temporary_vhost(module_node, "limited") as name:
+        yield name
+
+
+def test_check_and_pages_name_a_queue_limit_that_keeps_workers_from_jobs(
+    module_node: Node, vhost: str, tmp_path: Path
+) -> None:
     with (
-        rabbitmq_found.find()() as node,
-        Rig(tmp_path, url := url_of(with_durable_streams(node)), "palermo", module="shop") as rig,
+        Rig(tmp_path, url := url_of(module_node, vhost=vhost), "palermo", module="shop") as rig,
         WebProcess(tmp_path, "--no-token", PALERMO_URL=url) as web,
     ):
         rig.enqueue("note", "waits")
         assert "hidden" in _banner(web, "/")
-        node.ctl("set_vhost_limits", "-p", "/", '{"max-queues": 1}')
+        set_vhost_limits(module_node, vhost, {"max-queues": 1})
         pidfile = str(tmp_path / "worker.pid")
         worker = rig.worker("--pidfile", pidfile)
         eventually(lambda: "cannot take jobs" in worker.log)
@@ -211,9 +212,11 @@ def test_check_and_pages_name_a_queue_limit_that_keeps_workers_from_jobs(tmp_pat
             eventually(lambda path=path: "queue limit in vhost" in _banner(web, path), within=SEEN)
 
 
-def test_each_command_and_a_new_web_server_name_a_connection_limit(tmp_path: Path) -> None:
-    with rabbitmq_found.find()() as node, Rig(tmp_path, url_of(node), "palermo", module="shop") as rig:
-        node.ctl("set_vhost_limits", "-p", "/", '{"max-connections": 0}')
+def test_each_command_and_a_new_web_server_name_a_connection_limit(
+    module_node: Node, vhost: str, tmp_path: Path
+) -> None:
+    with Rig(tmp_path, url_of(module_node, vhost=vhost), "palermo", module="shop") as rig:
+        set_vhost_limits(module_node, vhost, {"max-connections": 0})
 
         for command in ("queues", "check", "doctor", "failed list"):
             code, said = rig.answer(command)
@@ -232,7 +235,7 @@ def test_each_command_says_soon_that_redis_is_loading(tmp_path: Path) -> None:
         node.ask("SAVE")
         node.stop()
         # Commands are answered after each key.
-        node.start("--key-load-delay", "50000", "--loading-process-events-interval-bytes", "1024")
+        node.start("--key-load-delay", "20000", "--loading-process-events-interval-bytes", "1024")
 
         for command in ("queues", "check", "doctor", "failed list"):
             _, said = rig.answer(command, PALERMO_PUBLISH_TIMEOUT="5")

@@ -10,7 +10,7 @@ from tests.harness.rig import Rig
 from tests.helpers import eventually, has_traceback
 from tests.hostile import MESSAGES
 from tests.rabbitmq.patience import have_patience
-from tests.rabbitmq_node import Node, version_of
+from tests.rabbitmq_node import Node, queues_of, version_of
 from tests.raw_amqp import RawClient, properties, short, table, table_of, text
 
 #: The deepest that a JSON text of a few kilobytes can be.
@@ -59,8 +59,7 @@ JUNK: tuple[bytes, ...] = (
 
 def own_queues(node: Node, exchange: str) -> list[str]:
     """What workers read from: queues that RabbitMQ lets others publish to, streams among them."""
-    names = node.ctl("list_queues", "--no-table-headers", "name").split("\n")
-    return [name for name in names if name.startswith(f"{exchange}.~")]
+    return [name for name in queues_of(node) if name.startswith(f"{exchange}.~")]
 
 
 #: Properties as they should be, with an answer to nowhere, and with one that cannot be.

@@ -26,7 +26,21 @@ from palermo.worker.handle import start_worker
 from tests.contract.tools import PATIENT
 from tests.helpers import Stopwatch, eventually
 from tests.rabbitmq.patience import have_patience
-from tests.rabbitmq_node import LocalNode, Node, add_user, find_server, free_port, names_of, set_permissions, url_of
+from tests.rabbitmq_node import (
+    LocalNode,
+    Node,
+    add_user,
+    clear_alarm,
+    exchanges_of,
+    find_server,
+    free_port,
+    queues_of,
+    raise_alarm,
+    set_permissions,
+    set_policy,
+    temporary_vhost,
+    url_of,
+)
 
 _REPOSITORY = Path(__file__).parents[2]
 
@@ -83,33 +97,45 @@ def test_an_exchange_of_another_kind_is_a_problem(rabbitmq_url: str, exchange: s
     channel.exchange_delete(exchange)
 
 
+@pytest.fixture
+def vhost(shared_node: Node) -> Iterator[str]:
+    with temporary_vhost(shared_node, "diagnosis") as name:
+        yield name
+
+
+def tried(node: Node, vhost: str) -> list[str]:
+    """The queues and exchanges that a diagnosis made to see whether it may."""
+    return [name for name in queues_of(node, vhost) + exchanges_of(node, vhost) if "~check" in name]
+
+
 @pytest.mark.slow
-def test_each_missing_permission_is_a_problem(module_node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_missing_permission_is_a_problem(shared_node: Node, vhost: str, monkeypatch: pytest.MonkeyPatch) -> None:
     have_patience(monkeypatch)
-    add_user(module_node, "clerk", "secret")
-    url = url_of(module_node, user="clerk", password="secret")
+    add_user(shared_node, "visitor", "secret")
+    whole, url = url_of(shared_node, vhost=vhost), url_of(shared_node, user="visitor", password="secret", vhost=vhost)
     lacking = {}
     permitted = {"declare": ("^$", ".*", ".*"), "publish": (".*", r"^palermo\.~", ".*"), "nothing": (".*", ".*", ".*")}
     for what, permissions in permitted.items():
-        set_permissions(module_node, "clerk", *permissions)
-        found = diagnosed(url_of(module_node), "palermo", publish="mail") and diagnosed(url, "palermo")
+        set_permissions(shared_node, "visitor", *permissions, vhost=vhost)
+        found = diagnosed(whole, "palermo", publish="mail") and diagnosed(url, "palermo")
         lacking[what] = {check for check, finding in found.items() if finding.level == "problem"}
         assert all("set_permissions" in finding.advice for finding in found.values() if finding.level == "problem")
 
     assert "declare" in lacking["declare"]
     assert lacking["publish"] == {"publish"}
     assert lacking["nothing"] == set()
-    left = names_of(module_node)
-    assert '"mail"' in left
-    assert "~check" not in left
+    assert "mail" in queues_of(shared_node, vhost)
+    assert tried(shared_node, vhost) == []
 
 
-def test_the_guides_permissions_are_enough(module_node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_guides_permissions_are_enough(
+    shared_node: Node, vhost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     document = (_REPOSITORY / "docs" / "guides" / "deploying.md").read_text()
     [command] = re.findall(r"^rabbitmqctl set_permissions mail (.*)$", document, re.MULTILINE)
-    add_user(module_node, "mail", "secret")
-    set_permissions(module_node, "mail", *shlex.split(command))
-    url = url_of(module_node, user="mail", password="secret")
+    add_user(shared_node, "mail", "secret")
+    set_permissions(shared_node, "mail", *shlex.split(command), vhost=vhost)
+    url = url_of(shared_node, user="mail", password="secret", vhost=vhost)
     have_patience(monkeypatch)
     monkeypatch.chdir(_REPOSITORY / "tests" / "programs")
 
@@ -126,19 +152,19 @@ def test_the_guides_permissions_are_enough(module_node: Node, tmp_path: Path, mo
     assert "crew.raises" in [row["job"] for row in failed.rows]
 
 
-def test_an_alarm_is_found_and_what_was_tried_is_removed_all_the_same(module_node: Node) -> None:
-    module_node.evaluate("vm_memory_monitor:set_vm_memory_high_watermark(0.0)")
+def test_an_alarm_is_found_and_what_was_tried_is_removed_all_the_same(shared_node: Node, vhost: str) -> None:
+    raise_alarm(shared_node, "memory")
     try:
         watch = Stopwatch()
-        url = url_of(module_node)
+        url = url_of(shared_node, vhost=vhost)
         found = eventually(lambda: seen if (seen := diagnosed(url, "quiet"))["alarms"].level == "problem" else {})
         took = watch.seconds()
     finally:
-        module_node.evaluate("vm_memory_monitor:set_vm_memory_high_watermark(0.4)")
+        clear_alarm(shared_node, "memory")
 
     assert "memory alarm" in found["alarms"].text
     assert took < 30
-    assert "~check" not in names_of(module_node)
+    assert tried(shared_node, vhost) == []
 
 
 @pytest.mark.parametrize(
@@ -238,21 +264,21 @@ def client() -> Iterator[Client]:
     plugins = {"enabled_plugins": b"[rabbitmq_management].\n"}
     with LocalNode(server, config=config, files=plugins) as node, pytest.MonkeyPatch.context() as patch:
         patch.setattr(policies, "PORT", port)
-        for name, kind, pattern, definition in _POLICIES:
-            node.ctl(kind, name, pattern, definition, "--apply-to", "queues")
+        for name, by_operator, pattern, rule in _POLICIES:
+            set_policy(node, name, pattern, rule, by_operator=by_operator)
         with Client(Settings(url=url_of(node), publish_timeout=PATIENT)) as client:
             for queue in ("ttl", "drops", "expires", "refuses", "dead", "plain"):
                 client.enqueue("shop.note", queue=queue)
             yield client
 
 
-_POLICIES = (
-    ("ttl", "set_operator_policy", "^ttl$", '{"message-ttl": 60000}'),
-    ("drops", "set_operator_policy", "^drops$", '{"max-length": 7}'),
-    ("expires", "set_policy", "^expires$", '{"expires": 3600000}'),
-    ("refuses", "set_policy", "^refuses$", '{"max-length": 7, "overflow": "reject-publish"}'),
-    ("dead", "set_policy", "^dead$", '{"dead-letter-exchange": "amq.fanout", "message-ttl": 1000000}'),
-    ("own", "set_policy", "~facts", '{"max-age": "1h"}'),
+_POLICIES: tuple[tuple[str, bool, str, dict[str, object]], ...] = (
+    ("ttl", True, "^ttl$", {"message-ttl": 60_000}),
+    ("drops", True, "^drops$", {"max-length": 7}),
+    ("expires", False, "^expires$", {"expires": 3_600_000}),
+    ("refuses", False, "^refuses$", {"max-length": 7, "overflow": "reject-publish"}),
+    ("dead", False, "^dead$", {"dead-letter-exchange": "amq.fanout", "message-ttl": 1_000_000}),
+    ("own", False, "~facts", {"max-age": "1h"}),
 )
 
 

@@ -22,7 +22,7 @@ from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound
 from tests.contract.tools import PATIENT, message, until
 from tests.contract.workers import Report, consume, take_and_ack
 from tests.rabbitmq.conftest import Open
-from tests.rabbitmq_node import Node, add_user, set_permissions
+from tests.rabbitmq_node import Node, add_user, close_connections, set_permissions
 from tests.tcp_proxy import TcpProxy
 
 
@@ -273,13 +273,6 @@ async def test_a_missing_queue_among_them_ends_the_channel(connection: Connectio
 # -- sessions whose line is silent, and that are given up by someone who does not wait long
 
 
-#: Closes the connections of this user, as `rabbitmqctl close_all_user_connections` does.
-_CLOSE = """
-    [rabbit_networking:close_connection(One, "by the operator") || One <- rabbit_networking:connections(),
-        rabbit_networking:connection_info(One, [user]) =:= [{user, <<"closed">>}]]
-"""
-
-
 @pytest.fixture
 def unread(runner: asyncio.Runner) -> Iterator[list[str]]:
     """Errors that no task has read once the test and its sessions have ended: ask for it before them."""
@@ -348,7 +341,7 @@ async def test_a_stalled_connection_that_the_broker_closes_ends(shared_node: Nod
         sent = publisher.send("", "nobody", Properties(), bytes(64_000_000))
         connection.raw.flush()
 
-        await asyncio.to_thread(shared_node.evaluate, " ".join(_CLOSE.split()))
+        await asyncio.to_thread(close_connections, shared_node, "closed")
 
         # RabbitMQ itself waits for 30 seconds, and then ends the connection by TCP.
         async with asyncio.timeout(20):
