@@ -71,7 +71,7 @@ reference: $(VENV)/installed-dev
 	$(BIN)/python docs/.site/reference.py
 
 screenshots: $(VENV)/installed-dev
-	$(BIN)/python -m tests.screenshots
+	$(BIN)/python -m scripts.screenshots
 
 NAME := enqueue drain
 bench: $(VENV)/installed-dev $(if $(filter peers%,$(NAME)),$(PEERS)/installed)
