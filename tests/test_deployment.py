@@ -31,6 +31,9 @@ _DOCKERFILE = (ROOT / "Dockerfile").read_text()
 #: Seconds in which a stopped worker cleans up after its shutdown timeout.
 _CLEAN_UP = 3
 
+#: Seconds between health checks. Each is a process, and takes from what it waits for.
+EVERY = 0.5
+
 
 def test_a_deployed_worker_has_time_to_stop_and_to_wait_for_its_broker() -> None:
     manifest = yaml.safe_load_all((ROOT / "docs/guides/kubernetes/worker.yml").read_text())
@@ -91,8 +94,8 @@ def test_a_worker_is_healthy_while_it_runs(container: dict[str, Any], tmp_path: 
     assert [succeeds(check, **container) for check in checks] == [False, False]
     with running(command, **container):
         for check in checks:
-            eventually(lambda check=check: succeeds(check, **container))
-    eventually(lambda: not succeeds(checks[0], **container))
+            eventually(lambda check=check: succeeds(check, **container), every=EVERY)
+    eventually(lambda: not succeeds(checks[0], **container), every=EVERY)
 
 
 def test_composed_pages_are_healthy_while_they_run(container: dict[str, Any], tmp_path: Path) -> None:
@@ -107,4 +110,4 @@ def test_composed_pages_are_healthy_while_they_run(container: dict[str, Any], tm
 
     assert not succeeds(check, **container)
     with running(command, **container):
-        eventually(lambda: succeeds(check, **container))
+        eventually(lambda: succeeds(check, **container), every=EVERY)
