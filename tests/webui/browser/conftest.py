@@ -38,8 +38,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def chromium() -> Iterator[Browser]:
     program = chromium_found.find()
     with sync_playwright() as playwright:
-        # Without its sandbox it also starts as root, in a container; it sees our own pages only.
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        # Without its sandbox it also starts as root, in a container; it sees our own pages only. It does not play the
+        # graphics card that is not there: that took half of its start, and a part of every page.
+        arguments = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-software-rasterizer"]
+        browser = playwright.chromium.launch(executable_path=program, args=arguments)
         yield browser
         browser.close()
 
