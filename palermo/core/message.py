@@ -134,6 +134,10 @@ TOPIC, EVENT_ID = "topic", "event-id"
 #: The header with the id of the job that enqueued this one during its run.
 PARENT = "parent-id"
 
+#: The header of a job that RabbitMQ's leader publishes again although the first copy may have run, or may be in its
+#: queue.
+PUBLISHED_AGAIN = "published-again"
+
 _FAILURE = ("exception-class", "exception-message", "stack-trace", "failed-at")
 
 #: The headers that Palermo reads.

@@ -11,7 +11,7 @@ from typing import Any
 
 from palermo.core.due_times import FOREIGN
 from palermo.core.limits import LIMIT, LIMIT_KEY, RATE, RESERVATION
-from palermo.core.message import EVENT_ID, KNOWN_HEADERS, PARENT, TOPIC, Headers
+from palermo.core.message import EVENT_ID, KNOWN_HEADERS, PARENT, PUBLISHED_AGAIN, TOPIC, Headers
 from palermo.core.unique_keys import BURST_KEY, LINGER, UNIQUE, UNIQUE_KEY
 from palermo.core.workflow import GENERATION, OUTPUT, PATH, WORKFLOW
 from palermo.errors import OptionInvalid
@@ -21,7 +21,7 @@ OwnHeader = str | int | float | bool
 
 #: The headers that Palermo writes, in lower case: programs must not set them.
 RESERVED = KNOWN_HEADERS | {
-    *(TOPIC, EVENT_ID, PARENT, "recurring", "tick", FOREIGN, "dropped-headers", "unreadable-headers"),
+    *(TOPIC, EVENT_ID, PARENT, PUBLISHED_AGAIN, "recurring", "tick", FOREIGN, "dropped-headers", "unreadable-headers"),
     *(UNIQUE, UNIQUE_KEY, LINGER, BURST_KEY, LIMIT, LIMIT_KEY, RATE, RESERVATION),
     *(WORKFLOW, PATH, GENERATION, OUTPUT),
     *("traceparent", "tracestate", "baggage", "cc", "bcc"),

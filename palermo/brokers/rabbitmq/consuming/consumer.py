@@ -21,7 +21,7 @@ from palermo.brokers.rabbitmq.consuming.steering import Steering
 from palermo.brokers.rabbitmq.leadership.key_client import PendingEnds, RabbitmqKeys
 from palermo.brokers.rabbitmq.leadership.leader_client import LimitClient
 from palermo.brokers.rabbitmq.leadership.workflow_client import RabbitmqWorkflows
-from palermo.brokers.rabbitmq.publishing.handover import PUBLISHED_AGAIN, Refusals, unpublishable
+from palermo.brokers.rabbitmq.publishing.handover import Refusals, unpublishable
 from palermo.brokers.rabbitmq.seconds import AGAIN, STORED_WITHIN
 from palermo.contract import clock
 from palermo.contract.admission import admitted, is_plain, key_report, needs_key, runs_alone
@@ -30,7 +30,7 @@ from palermo.contract.clock import wall_clock
 from palermo.core.due_times import is_early, with_foreign_time, without_foreign_time
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement
 from palermo.core.limits import MIN_POSTPONEMENT, LimitDemand, RunLater, RunNow, demand_of, postponed
-from palermo.core.message import Message
+from palermo.core.message import PUBLISHED_AGAIN, Message
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_keys import lock_of
 from palermo.core.unique_rules import StartReason

@@ -15,7 +15,7 @@ Promise:
   for the job, because the last leader may have published it (`find_published`). Such a job runs twice only if the
   leader dies between the confirm and the acknowledgement, and the worker with the job dies at the same time. A silent
   worker counts as dead, and a message that another session holds at that moment, in order to read its queue, is not
-  found. The second copy has the header PUBLISHED_AGAIN, with which a worker treats it as redelivered, so it drops the
+  found. The second copy has a header (PUBLISHED_AGAIN), with which a worker treats it as redelivered, so it drops the
   copy of a step that has ended.
 * kill -9 of the broker: confirmed messages survive. Acknowledgements not yet on disk are lost.
 """
@@ -39,9 +39,6 @@ from palermo.core.topology import CLASSIC
 from palermo.errors import HeadersTooLarge, NotFound, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
-
-#: The header of a job that is published again although the first copy may have run, or may be in its queue.
-PUBLISHED_AGAIN = "published-again"
 
 #: Maximum number of a queue's messages that are searched for a job. A longer queue counts as not having it.
 _READ = 5_000

@@ -31,13 +31,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.publisher import PublishFuture
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
-from palermo.brokers.rabbitmq.publishing.handover import (
-    PUBLISHED_AGAIN,
-    Refusals,
-    find_published,
-    outcomes,
-    unpublishable,
-)
+from palermo.brokers.rabbitmq.publishing.handover import Refusals, find_published, outcomes, unpublishable
 from palermo.brokers.rabbitmq.publishing.ledger_records import (
     FORMAT,
     Batch,
@@ -49,7 +43,7 @@ from palermo.brokers.rabbitmq.publishing.ledger_records import (
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.contract.clock import wall_clock
 from palermo.contract.stored_records import UNREADABLE
-from palermo.core.message import Message
+from palermo.core.message import PUBLISHED_AGAIN, Message
 from palermo.core.plain import message_to_plain
 from palermo.core.topology import CLASSIC
 from palermo.errors import BrokerUnavailable, HeadersTooLarge, PalermoError
