@@ -91,7 +91,7 @@ async def test_a_tenants_queue_that_goes_while_it_is_declared_is_listed_again(
 async def test_a_job_is_not_lost_as_its_tenants_queue_goes(another: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """RabbitMQ confirms what is on its way into a queue that is just being deleted, and drops it."""
     monkeypatch.setattr(fair_scheduler, "LINGER", 0.1)
-    monkeypatch.setattr(fair_scheduler, "_LOOK_EVERY", 0.02)
+    monkeypatch.setattr(fair_scheduler, "TIDY_EVERY", 0.02)
     monkeypatch.setattr(job_destinations, "_TRUSTED", 0.05)
     until = time.monotonic() + scaled(3, 120)
     stored, taken = set[str](), set[str]()

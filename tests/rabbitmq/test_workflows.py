@@ -216,6 +216,15 @@ async def test_a_step_that_waits_elsewhere_is_not_lost(broker: RabbitmqBroker, a
 @pytest.mark.slow
 @pytest.mark.usefixtures("watched")
 async def test_a_step_that_was_moved_to_another_queue_is_not_lost(broker: RabbitmqBroker, another: Open) -> None:
+    async def names() -> set[str]:
+        return {queue.name for queue in await other.queues()}
+
+    other = await another()
+    # All sessions know a new queue only after up to three seconds, which is long here.
+    await broker.publish(message("0", queue="slow"))
+    await until(names, {"slow"})
+    await broker.purge("slow")
+
     async with time_kept(await another()):
         await leave(broker, "a")
         await until(lambda: ids_in(broker), ["a/one"])

@@ -68,10 +68,10 @@ def test_a_filter_is_offered_after_other_words_and_taken_away_by_its_cross(web: 
     assert page.locator('#search-offers option[value="order queue:orders"]').count() == 1
     field.fill("queue:orders order")
     field.press("Enter")
-    expect(page.locator("#waiting-title + .badge")).to_have_text("1")
+    expect(page.locator("#waiting-title + .count")).to_have_text("1")
     page.get_by_role("link", name="Search without queue:orders").click()
 
-    expect(page.locator("#waiting-title + .badge")).to_have_text("2")
+    expect(page.locator("#waiting-title + .count")).to_have_text("2")
 
 
 def test_the_row_that_the_keys_have_chosen_stays_chosen_when_it_moves(web: Web, open_page: Open) -> None:
