@@ -1,4 +1,4 @@
-"""Runs a command on many jobs: shows its progress, ends it with Ctrl-C, and prints the result."""
+"""Runs a command on many jobs: shows its progress, stops it at Ctrl-C, and prints the result."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -217,6 +217,8 @@ def fill(web: Web) -> None:
     publish(web.client, message("acme-1", tenant="acme"), message("held", queue="paused"))
     schedule(web.client, due("later-1", 9 * DAY + 900, "order 4"), retrying("again-1", 9 * DAY + 9_000, times=2))
     schedule(web.client, retrying("again-2", -5, queue="slow"))
+    # The page of a job that no list has shown yet also has its headers.
+    web.page("/retries", "again-1")
     nightly = {"cron": "0 3 * * *", "tz": "Europe/Rome", "args": ["eu"], "kwargs": {"password": "hunter2"}}
     web.inspector.recurring.put("nightly", "shop.sweep", **nightly)
     web.inspector.recurring.put("off", "shop.sweep", every=3_600)

@@ -25,7 +25,7 @@ from palermo.webui.site import VISIT, Role, Visit, visit_of
 from palermo.webui.state.live_state import failed_count, live_state
 from palermo.webui.state.offers import offers, time_zones
 from palermo.webui.state.problems import problems
-from palermo.webui.state.search import suggestions
+from palermo.webui.state.search import known_conditions, suggestions
 from palermo.webui.state.tab_counts import tab_counts
 
 _HERE = Path(__file__).parents[1]
@@ -93,8 +93,8 @@ def page(
 
     Besides its own context the template gets `visit`, `site`, `Role`, `path(route, **names)`, `static(file)`,
     `flashes`, `now`, `navigation` and `more`, `job_tabs` and `metric_tabs`, `under`, `failed_count`, `problem_count`,
-    `trouble` (the broker's problem, or None), `suggestions` (for the search), `here` (this page's URL) and `asked` (the
-    dialog to open). For forms there are `offers()` and `time_zones()`.
+    `trouble` (the broker's problem, or None), `suggestions` and `known_conditions()` (for the search), `here` (this
+    page's URL) and `asked` (the dialog to open). For forms there are `offers()` and `time_zones()`.
     """
     visit: Visit | None = request.scope.get(VISIT)
     known: dict[str, Any] = {"status": status, "Role": Role, "now": datetime.now(UTC)}
@@ -116,6 +116,7 @@ def page(
             "failed_count": failed_count(site),
             "trouble": live_state(site).sampler.trouble(),
             "suggestions": suggestions(site),
+            "known_conditions": lambda: known_conditions(site),
             "problem_count": problems(site).count(),
             # Whether this browser has a session that it can end.
             "signs_out": site.existing(SignIn) is not None and "authorization" not in request.headers,

@@ -416,12 +416,17 @@ def job_names(site: Site) -> set[str]:
     return jobs
 
 
-def suggestions(site: Site) -> list[str]:
-    """Return the conditions suggested while the user types, starting with names of queues and jobs."""
+def known_conditions(site: Site) -> list[str]:
+    """Return a condition for each known queue, job and tenant, and for each state."""
     names = _offered(site)
     chips = [str(Chip(chip, name)) for chip in ("queue", "job", "tenant") for name in names[chip]]
-    more = [str(Chip(chip, CHIPS[chip][0])) for chip in ("error", "worker", "until", "since")]
-    return [*chips, *(f"state:{state}" for state in STATES), *more]
+    return [*chips, *(f"state:{state}" for state in STATES)]
+
+
+def suggestions(site: Site) -> list[str]:
+    """Return the conditions suggested while the user types: the known ones, then examples of others."""
+    examples = [str(Chip(chip, CHIPS[chip][0])) for chip in ("error", "worker", "until", "since")]
+    return [*known_conditions(site), *examples]
 
 
 class Names(Struct, frozen=True):
