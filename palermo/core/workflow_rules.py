@@ -429,19 +429,22 @@ def signalled(flow: Flow, name: str) -> Flow:
     return replace(flow, signals=flow.signals | {name})
 
 
-def cancelled(flow: Flow) -> Flow:
-    """The workflow after a cancel: from now on, only clean-up steps are released.
+def cancelled(flow: Flow, top: str = "") -> Flow:
+    """The workflow after a cancel of it, or of the step `top`: from now on, only its clean-up steps are released.
 
-    Clean-up steps are those for `failed` or `over` behind steps that have started. A second cancel stops them too.
-    Signals are no longer accepted. The broker cancels the jobs of released steps.
+    Clean-up steps are those for `failed` or `over` behind steps that have started. A second cancel of the workflow
+    stops them too. Awaited signals are no longer accepted. The broker cancels the jobs of released steps.
     """
-    flow = replace(flow, cancels=flow.cancels + 1)
+    if not top:
+        flow = replace(flow, cancels=flow.cancels + 1)
     known = flow.view
     for path in signals_out(flow, known):
-        flow = ended(flow, StepEnd(path=path, how=How.CANCELLED, generation=generation_of(flow, path)))
-    kept = set() if flow.cancels > 1 else set(_clean_ups(flow, known))
+        if path == top or is_inside(path, top):
+            flow = ended(flow, StepEnd(path=path, how=How.CANCELLED, generation=generation_of(flow, path)))
+    kept = set() if flow.cancels > 1 else set(_clean_ups(flow, known)) - {top}
     gone = {path for path, status in known.steps.items() if status.phase is Phase.WAITING and path not in kept}
-    return replace(flow, stopped=flow.stopped | gone | known.maps.keys())
+    stopped = {path for path in gone | known.maps.keys() if path == top or is_inside(path, top)}
+    return replace(flow, stopped=flow.stopped | stopped)
 
 
 def _clean_ups(flow: Flow, known: View) -> Iterator[str]:
@@ -529,6 +532,11 @@ def _behind(flow: Flow, path: str) -> Iterator[str]:
         path = prefix
 
 
+def is_inside(path: str, top: str) -> bool:
+    """Whether the path is inside this step or, if `top` is empty, inside the workflow."""
+    return not top or path.startswith((f"{top}/", f"{top}:"))
+
+
 def _is_below(path: str, tops: set[str]) -> bool:
     """Whether the path is one of these steps, or is inside one."""
-    return any(path == top or path.startswith((f"{top}/", f"{top}:")) for top in tops)
+    return any(path == top or is_inside(path, top) for top in tops)

@@ -315,6 +315,30 @@ def test_cancel_stops_what_waits_and_runs_what_cleans_up(site: Palermo) -> None:
         site.inspector().workflows.retry(job.id)
 
 
+def test_a_waiting_step_is_cancelled_alone(site: Palermo) -> None:
+    job = jobs.trip.enqueue(3)
+    site.work()
+    job_by_id(f"{job.id}/book_hotel").cancel()
+    site.work_until_idle()
+
+    assert site.steps(job)["book_hotel"] == "cancelled"
+    assert sorted(jobs.ran) == ["book_flight", "cancel_flight", "release_seats", "send_teaser"]
+    assert job.status() == "cancelled"
+
+
+def test_a_step_is_cancelled_with_the_steps_that_it_added(site: Palermo) -> None:
+    job = jobs.nested.enqueue()
+    site.work_until_idle()
+    site.inspector().jobs.cancel([f"{job.id}/approve", f"{job.id}/approve-2:1"])
+
+    job.signal("approved")
+    site.work_until_idle()
+    assert jobs.ran == ["charge"], "only the other member of the map goes on"
+    steps = site.steps(job)
+    assert (steps["approve"], steps["approve/charge"], steps["pack"]) == ("cancelled", "cancelled", "skipped")
+    assert (steps["approve-2"], job.status()) == ("failed", "failed")
+
+
 def test_a_workflow_out_of_time_fails(site: Palermo) -> None:
     job = jobs.hurried.enqueue()
     with pytest.raises(NotFound, match="is not waiting for signals"):

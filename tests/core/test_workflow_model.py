@@ -196,7 +196,7 @@ class Leader:
                 with suppress(ValueError):
                     self.store(retried(flow, chance.sample(failed, chance.randint(1, len(failed)))))
             elif chance.random() < 0.5:
-                self.store(cancelled(flow))
+                self.store(cancelled(flow, chance.choice(["", *sorted({**known.steps, **known.apart})])))
 
 
 def jobs_of(flow: Flow) -> list[tuple[str, int]]:

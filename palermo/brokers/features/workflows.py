@@ -60,6 +60,7 @@ from palermo.core.workflow_rules import (
     failed_runs,
     generation_of,
     has_failed,
+    is_inside,
     plans_of,
     retried,
     signalled,
@@ -284,18 +285,21 @@ class Workflows:
     # Changes caused by users and by time.
 
     async def cancel(self, ids: Collection[str]) -> list[str]:
-        """Cancel the workflows among these jobs; return the ids of their waiting and running jobs."""
+        """Cancel the workflows and steps among these jobs; return the ids of other jobs that must be cancelled too."""
         found: list[str] = []
-        for id, state in zip(ids, await self._states(list(ids)), strict=True):
+        chosen = [(id, top) for each in ids for id, top in [(each, ""), *workflows_above(each)]]
+        for (id, top), state in zip(chosen, await self._states([id for id, _ in chosen]), strict=True):
             if state is None:
                 continue
             out: list[str] = []
 
-            def decide(stored: StoredFlow | None, id: str = id, out: list[str] = out) -> StoredFlow | None:
+            def decide(
+                stored: StoredFlow | None, id: str = id, top: str = top, out: list[str] = out
+            ) -> StoredFlow | None:
                 if stored is None:
                     return None
-                out[:] = [step_id(id, path) for path in jobs_out(stored.flow)]
-                return replace(stored, flow=cancelled(stored.flow))
+                out[:] = [step_id(id, path) for path in jobs_out(stored.flow) if is_inside(path, top)]
+                return replace(stored, flow=cancelled(stored.flow, top))
 
             await self._change(id, decide)
             found += out
