@@ -260,7 +260,7 @@ async def test_a_step_whose_end_is_stored_does_not_run_again(broker: RabbitmqBro
     async with time_kept(broker):
         consumer = await consume(await another())
         step = await begin(broker, consumer, "a", pack(replace(GRAPH, steps=(*GRAPH.steps, signal))))
-        await (await broker.workflows.send_end(step.message, How.DONE))
+        await broker.workflows.send_end(step.message, How.DONE)
         await consumer.close()
         consumer = await consume(await another())
 

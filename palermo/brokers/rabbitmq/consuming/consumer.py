@@ -34,7 +34,7 @@ from palermo.core.message import PUBLISHED_AGAIN, Message
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_keys import lock_of
 from palermo.core.unique_rules import StartReason
-from palermo.core.workflow import WORKFLOW, step_of
+from palermo.core.workflow import step_of
 from palermo.core.workflow_rules import How
 from palermo.errors import BrokerUnavailable, DeliveryLost, HeadersTooLarge, PalermoError
 
@@ -149,7 +149,7 @@ class RabbitmqConsumer:
         if delivery.redelivered or slot in self._unsettled:
             return False
         # Fast path: nearly all jobs have neither custom headers nor a due time, and need no checks.
-        if (message.extra or message.run_at is not None) and (WORKFLOW in message.extra or not is_plain(message)):
+        if (message.extra or message.run_at is not None) and not self._needs_no_check(delivery):
             return False
         if self._steering.has_cancels and self._steering.checked(delivery).cancelled:
             return False
@@ -161,11 +161,19 @@ class RabbitmqConsumer:
             self._run_log.watch()
         return True
 
+    def _needs_no_check(self, delivery: Delivery) -> bool:
+        message = delivery.message
+        return PUBLISHED_AGAIN not in message.extra and is_plain(message) and self._endings.has_room(delivery)
+
     def acknowledge(self, delivery: Delivery) -> None:
         if self._unsettled.get(delivery.slot) is not delivery or not delivery.token[0].raw.is_open:
             self._check_held(delivery)
             self._check(delivery)
-        self._source.slots[delivery.slot - 1].ack(delivery)
+        if delivery.message.extra and step_of(delivery.message.extra) is not None:
+            self._end_later(delivery, self._workflows.send_end(delivery.message, How.DONE))
+            self._source.settled(delivery, detached=False)
+        else:
+            self._source.slots[delivery.slot - 1].ack(delivery)
         if self._steering.has_cancels:
             self._steering.left_queue(delivery)
         del self._unsettled[delivery.slot]
@@ -232,18 +240,19 @@ class RabbitmqConsumer:
                 channel.ack(tag)
             case Ack(done, cancelled, output):
                 self._check(delivery)
-                send: Callable[[], Awaitable[Awaitable[None]]] | None = None
+                if not detached:
+                    await self._endings.room(delivery)
+                stored: Awaitable[None] | None = None
                 if is_step:
                     how = How.DONE if done else How.CANCELLED if cancelled else How.DISCARDED
-                    send = partial(self._workflows.send_end, delivery.message, how, output)
+                    stored = self._workflows.send_end(delivery.message, how, output)
                 elif report is not None:
-                    send = partial(self._keys.send_end, delivery.message, report)
-                if send is not None and not detached:
-                    await self._endings.begin(delivery, send)
-                    self._source.ending(delivery)
+                    stored = await self._keys.send_end(delivery.message, report)
+                if stored is not None and not detached:
+                    self._end_later(delivery, stored)
                 else:
-                    if send is not None:
-                        await (await send())
+                    if stored is not None:
+                        await stored
                         self._check(delivery)
                     # Written immediately, because the next job comes only after this ack.
                     channel.connection.raw.ack(channel.raw, tag)
@@ -266,7 +275,7 @@ class RabbitmqConsumer:
                 if report is not None:
                     await self._keys.record_end(delivery.message, report)
                 if is_step:
-                    await (await self._workflows.send_end(delivery.message, How.FAILED))
+                    await self._workflows.send_end(delivery.message, How.FAILED)
                 self._check(delivery)
                 channel.ack(tag)
             case Reschedule(message):
@@ -280,7 +289,7 @@ class RabbitmqConsumer:
                 if failed is not None and (report := key_report(delivery, failed, adopted=detached)) is not None:
                     await self._keys.record_end(delivery.message, report)
                 if failed is not None and is_step:
-                    await (await self._workflows.send_end(delivery.message, How.FAILED))
+                    await self._workflows.send_end(delivery.message, How.FAILED)
                 self._check(delivery)
                 channel.ack(tag)
         if not isinstance(settlement, Release | Reschedule):
@@ -288,6 +297,11 @@ class RabbitmqConsumer:
         self._forget(delivery)
         if delivery.redelivered:
             self._run_log.ended(delivery.slot, delivery.message.id, forget=True)
+
+    def _end_later(self, delivery: Delivery, stored: Awaitable[None]) -> None:
+        """Acknowledge the delivery once the end of its job is `stored`. The slot continues in the meantime."""
+        self._endings.add(delivery, stored)
+        self._source.ending(delivery)
 
     async def _store(self, message: Message) -> Fail | None:
         """Store a job in its queue, or as a delayed one.
@@ -427,7 +441,8 @@ class RabbitmqConsumer:
             self._run_log.ended(slot, job, forget=False)
             return None
         if ended:
-            self.acknowledge(delivery)
+            self._source.acknowledge(delivery)
+            self._forget(delivery)
             return None
         self._unsettled[slot] = looked
         return looked

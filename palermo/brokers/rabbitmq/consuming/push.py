@@ -65,7 +65,8 @@ class Slot:
                 return self._hand_out(self._waiting.popleft())
             try:
                 if self._asks:
-                    if (found := await self._ask()) is not None:
+                    found = await self._ask()
+                    if found is not None and not self._offered(found):
                         return self._hand_out(found)
                     continue  # in the meantime the queue may be paused, or this slot closed
                 if not self._taken:
@@ -203,24 +204,27 @@ class Slot:
         assert self._channel is not None
         token = (self._channel, tag)
         delivery = Delivery(message=message, slot=self._number, token=token, redelivered=redelivered)
-        if self._waiting or not self._offered(delivery):
+        if self._waiting or not (self._is_waited_for and self._offered(delivery)):
             self._waiting.append(delivery)
             if not self._taken:
                 self.wake()
 
     def _offer_next(self) -> None:
         """Offer the next waiting delivery, after the accepted one is settled."""
-        if not self._waiting or self._taken:
+        if not self._waiting or self._taken or not self._is_waited_for:
             return
         if self._offered(self._waiting[0]):
             self._waiting.popleft()
         elif not self._taken:
             self.wake()
 
+    @property
+    def _is_waited_for(self) -> bool:
+        return self._asked is not None and not self._asked.done()
+
     def _offered(self, delivery: Delivery) -> bool:
         """Offer the delivery to the callback of a pending `receive`; return whether it accepted."""
-        waits = self._asked is not None and not self._asked.done()
-        if not waits or self._offer is None or self._taken or self._source.paused or not self._offer(delivery):
+        if self._offer is None or self._taken or self._source.paused or not self._offer(delivery):
             return False
         self._taken, self._held = True, delivery.token
         return True
@@ -240,7 +244,7 @@ class Slot:
             if self._waiting:
                 # Later, because the worker is still settling the last one.
                 asyncio.get_running_loop().call_soon(self._offer_next)
-            elif not self._tag:
+            elif not self._tag or self._asks:
                 self.wake()
 
     def _on_cancelled_by_broker(self, channel: Channel) -> None:

@@ -5,7 +5,7 @@ import json
 import logging
 import sys
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 
@@ -299,22 +299,28 @@ class PendingEnds:
         """
         self._acknowledge = acknowledge
         self._requeue = requeue
-        #: The slot and the key of each pending end.
+        #: The slot and the key of each pending end, and the number of each slot's pending ends.
         self._sent: dict[asyncio.Future[None], tuple[int, str]] = {}
+        self._count = Counter[int]()
 
-    async def begin(self, delivery: Delivery, send: Callable[[], Awaitable[Awaitable[None]]]) -> None:
-        """Send the end of this job by `send`, and acknowledge its delivery once the end is stored.
-
-        `send` returns an awaitable for the storage. Raises BrokerUnavailable.
-        """
+    def has_room(self, delivery: Delivery) -> bool:
+        """Whether the end of this job may be sent now."""
+        if self._count[delivery.slot] < _MOST:
+            return True
         step = step_of(delivery.message.extra)
-        most = _MOST if step is None or not is_member(step[1]) else _MOST_MEMBERS
-        while len(before := self._of(lambda slot, _: slot == delivery.slot)) >= most:
-            await asyncio.wait(before, return_when=asyncio.FIRST_COMPLETED)
-        stored = asyncio.ensure_future(await send())
-        lock = lock_of(delivery.message)
-        self._sent[stored] = delivery.slot, "" if lock is None else lock.key
-        stored.add_done_callback(partial(self._on_stored, delivery))
+        return step is not None and is_member(step[1]) and self._count[delivery.slot] < _MOST_MEMBERS
+
+    async def room(self, delivery: Delivery) -> None:
+        """Wait until the end of this job may be sent."""
+        while not self.has_room(delivery):
+            await asyncio.wait(self._of(lambda slot, _: slot == delivery.slot), return_when=asyncio.FIRST_COMPLETED)
+
+    def add(self, delivery: Delivery, stored: Awaitable[None]) -> None:
+        """Acknowledge this delivery once the end of its job is `stored`."""
+        sent, lock = asyncio.ensure_future(stored), lock_of(delivery.message)
+        self._sent[sent] = delivery.slot, "" if lock is None else lock.key
+        self._count[delivery.slot] += 1
+        sent.add_done_callback(partial(self._on_stored, delivery))
 
     async def over(self, delivery: Delivery) -> None:
         """Wait until no end of a job with the same key is pending."""
@@ -334,6 +340,7 @@ class PendingEnds:
 
     def _on_stored(self, delivery: Delivery, stored: "asyncio.Future[None]") -> None:
         del self._sent[stored]
+        self._count[delivery.slot] -= 1
         if stored.cancelled():
             return
         try:

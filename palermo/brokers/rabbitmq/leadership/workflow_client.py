@@ -87,7 +87,7 @@ class RabbitmqWorkflows:
         over = [JobLocation(state=JobState.FAILED, message=one.message.value) for one in places if one.message]
         return jobs + running + (over if failed else [])
 
-    async def send_end(self, message: Message, how: How, output: StoredResult | None = None) -> Awaitable[None]:
+    def send_end(self, message: Message, how: How, output: StoredResult | None = None) -> Awaitable[None]:
         """Send the end of a step's run that added no steps. Returns an awaitable for its storage.
 
         It may take as long as an alarm, and raises BrokerUnavailable.

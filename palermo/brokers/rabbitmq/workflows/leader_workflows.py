@@ -24,7 +24,7 @@ from palermo.brokers.rabbitmq.publishing.ledger import Ledger, Report, Table
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.publishing.turns import take_turns
 from palermo.brokers.rabbitmq.seconds import AGAIN, LOOK_EVERY, TIDY_EVERY
-from palermo.brokers.rabbitmq.workflows.step_reports import StepReport, runs_in, workflow_queue
+from palermo.brokers.rabbitmq.workflows.step_reports import StepReport, has_only_members, runs_in, workflow_queue
 from palermo.contract.clock import seconds_until, wall_clock
 from palermo.contract.tasks import wait_for_any
 from palermo.core.instants import Instants
@@ -41,6 +41,9 @@ T = TypeVar("T")
 #: Separator, in a state's name, between a workflow's id and the name of a part; and maximum bytes of parts in one
 #: commit.
 _OF, _PART_BYTES = "\x1f", 1_048_576
+
+#: Minimum seconds between two looks at the ends of map members, which come by the thousand and rarely release a step.
+_REST = 0.02
 
 
 class Packed(Plain, frozen=True):
@@ -178,6 +181,8 @@ class LeaderWorkflows:
         self._turn = asyncio.Lock()
         self._news = asyncio.Event()
         self._reports: list[Report] = []
+        #: When the reports were handled last, on the loop's clock.
+        self._looked_at = 0.0
 
     async def run(self) -> None:
         """Decide about workflows until cancelled. Raises the connection's error when the connection is lost."""
@@ -224,7 +229,11 @@ class LeaderWorkflows:
 
     def _on_report(self, report: Report) -> None:
         self._reports.append(report)
-        self._news.set()
+        loop = asyncio.get_running_loop()
+        if not has_only_members(report[0]) or loop.time() > self._looked_at + _REST:
+            self._news.set()
+        else:
+            loop.call_at(self._looked_at + _REST, self._news.set)
 
     async def _look(self) -> float:
         async with self._turn:
@@ -255,6 +264,7 @@ class LeaderWorkflows:
         handled.
         """
         reports, self._reports = self._reports, []
+        self._looked_at = asyncio.get_running_loop().time()
         ends: dict[str, list[_End]] = {}
         held: list[tuple[Report, set[str]]] = []
         for report in reports:

@@ -11,13 +11,14 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.publishing.ledger_records import FORMAT
+from palermo.contract.stored_records import UNREADABLE
 from palermo.core.lifecycle import StoredResult
 from palermo.core.message import Message
 from palermo.core.plain import Plain, PlainWithMessages
 from palermo.core.step_values import unpack
 from palermo.core.topology import internal
 from palermo.core.workflow import Graph
-from palermo.core.workflow_rules import How, StepEnd
+from palermo.core.workflow_rules import How, StepEnd, is_member
 
 
 def workflow_queue(exchange: str) -> str:
@@ -65,6 +66,14 @@ def record_of(ends: Sequence[bytes]) -> bytes:
 def runs_in(record: Mapping[str, Any]) -> list[RunEnd]:
     """The ends in a record; none for a StepReport. Raises one of palermo.contract.stored_records.UNREADABLE."""
     return convert(record["end"].get("runs", []), list[RunEnd])
+
+
+def has_only_members(record: Mapping[str, Any]) -> bool:
+    """Whether a record has only ends of map members that added no steps."""
+    try:
+        return all(is_member(run["step"]) for run in record["end"]["runs"])
+    except UNREADABLE:
+        return False
 
 
 class StepReport(PlainWithMessages, frozen=True, kw_only=True):
