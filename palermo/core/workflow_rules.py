@@ -198,9 +198,13 @@ def ended(flow: Flow, end: StepEnd) -> Flow:
             return flow
         if number not in members.apart:
             return _member_ended(flow, path, members, number, end)
-    if end.path in flow.ends:
-        return flow
-    return replace(flow, ends={**flow.ends, end.path: end})
+    return flow if end.path in flow.ends else _with_end(flow, end)
+
+
+def _with_end(flow: Flow, end: StepEnd) -> Flow:
+    """The workflow with this end. If it is cancelled, the added steps don't run."""
+    added = {f"{end.path}/{plan.name}" for plan in end.adds or ()} if flow.cancels else set()
+    return replace(flow, ends={**flow.ends, end.path: end}, stopped=flow.stopped | added)
 
 
 def _member_ended(flow: Flow, path: str, members: Members, number: int, end: StepEnd) -> Flow:
@@ -211,7 +215,7 @@ def _member_ended(flow: Flow, path: str, members: Members, number: int, end: Ste
     members = replace(members, over=_stored(over | bit))
     if end.adds is not None:
         members = replace(members, apart=members.apart | {number})
-        flow = replace(flow, ends={**flow.ends, end.path: end})
+        flow = _with_end(flow, end)
     elif end.how in (How.FAILED, How.CANCELLED):
         members = replace(members, failed=_stored(_bits(members.failed) | 1 << number))
     return replace(flow, maps={**flow.maps, path: members})
@@ -410,8 +414,8 @@ def signals_out(flow: Flow, known: View) -> list[str]:
 
 def due(flow: Flow) -> float | None:
     """When the next timeout expires, in Unix seconds; None for never."""
-    times = [*flow.alarms.values(), *([] if flow.deadline is None or flow.expired else [flow.deadline])]
-    return min(times, default=None)
+    over = flow.expired or flow.view.whole.over
+    return min([*flow.alarms.values(), *([] if flow.deadline is None or over else [flow.deadline])], default=None)
 
 
 def time_passed(flow: Flow, now: float) -> Flow:
@@ -419,7 +423,7 @@ def time_passed(flow: Flow, now: float) -> Flow:
     for path, at in flow.alarms.items():
         if at <= now:
             flow = ended(flow, StepEnd(path=path, how=How.FAILED, generation=generation_of(flow, path)))
-    if flow.deadline is not None and flow.deadline <= now and not flow.expired:
+    if flow.deadline is not None and flow.deadline <= now and not flow.expired and not flow.view.whole.over:
         flow = replace(cancelled(flow), expired=True)
     return flow
 
@@ -466,6 +470,12 @@ def _graphs(flow: Flow) -> Iterator[tuple[str, tuple[Plan, ...]]]:
     yield from ((f"{path}/", end.adds) for path, end in flow.ends.items() if end.adds is not None)
 
 
+def renewed(flow: Flow, plans: tuple[Plan, ...]) -> Flow:
+    """A new workflow with the id of this one, which is over. Late ends and outputs of the old one don't count."""
+    generation = max(flow.generations.values(), default=0) + 2  # no requeue of the old one has come so far
+    return Flow(plans=plans, generations={plan.name: generation for plan in plans})
+
+
 def failed_runs(flow: Flow) -> Iterator[str]:
     """The steps and members whose failed jobs made the workflow fail."""
     yield from (path for path, end in flow.ends.items() if end.adds is None and end.how is How.FAILED)
@@ -485,7 +495,7 @@ def has_failed(flow: Flow, path: str) -> bool:
 
 
 def retried(flow: Flow, paths: Iterable[str]) -> Flow:
-    """The workflow in which these failed steps run again, and then the steps behind them.
+    """The workflow in which these failed steps run again, and then the steps behind them, without a deadline.
 
     Raises ValueError while one of the steps behind is active.
     """
@@ -510,6 +520,7 @@ def retried(flow: Flow, paths: Iterable[str]) -> Flow:
         generations={**flow.generations, **generations},
         maps=maps,
         stopped=frozenset(path for path in flow.stopped if not _is_below(path, behind)),
+        deadline=None,
     )
 
 

@@ -339,6 +339,51 @@ def test_a_step_is_cancelled_with_the_steps_that_it_added(site: Palermo) -> None
     assert (steps["approve-2"], job.status()) == ("failed", "failed")
 
 
+def test_a_failed_workflow_is_replaced_by_another_with_its_id(site: Palermo) -> None:
+    jobs.failing["pack"] = 1
+    first = jobs.checkout.options(id="order-17").enqueue(17)
+    site.work_until_idle()
+    assert first.status() == "failed"
+    jobs.failing.clear()
+    (failed,) = site.client.run(lambda broker: broker.browse("failed")).messages
+    again = jobs.checkout.options(id="order-17").enqueue(18)
+    site.work()
+    site.clock.advance(1)
+    jobs.checkout.options(id="order-17").enqueue(19)
+    site.work_until_idle()
+
+    assert again.result(timeout=10) == "18: paid 18, b'box 18'"
+    assert jobs.ran == ["charge", "pack", "charge", "pack", "receipt"], "a third one adds nothing while it runs"
+    assert site.inspector().workflows.list() == []
+
+
+def test_a_step_never_passes_on_what_an_earlier_run_returned(site: Palermo) -> None:
+    jobs.failing["charge"] = 1
+    job = jobs.tolerant_report.enqueue()
+    site.work_until_idle()
+    assert site.steps(job) == {"charge": "failed", "count_region": "done", "render": "done"}
+
+    jobs.failing.clear()
+    jobs.failing["count eu"] = 1
+    site.inspector().workflows.retry(job.id)
+    site.work_until_idle()
+    assert job.result(timeout=10) == "May: [None]"
+
+
+def test_a_retry_goes_on_after_the_deadline(site: Palermo) -> None:
+    jobs.failing["charge"] = 1
+    job = jobs.brief.enqueue()
+    site.work_until_idle()
+    site.clock.advance(61)
+    site.work_until_idle()
+    jobs.failing.clear()
+
+    assert len(site.inspector().workflows.retry(job.id)) == 1
+    site.work_until_idle()
+    assert job.wait(10) == "done"
+    assert jobs.ran[-1] == "pack"
+
+
 def test_a_workflow_out_of_time_fails(site: Palermo) -> None:
     job = jobs.hurried.enqueue()
     with pytest.raises(NotFound, match="is not waiting for signals"):

@@ -242,6 +242,19 @@ def tolerant(flow: palermo.Workflow) -> list[int]:
     return flow.map(count_region.options(may_fail=1), ["eu", "us"]).output
 
 
+@palermo.workflow
+def tolerant_report(flow: palermo.Workflow) -> str:
+    paid = flow.step(charge, 1)
+    part = flow.after(paid, when="over").step(count_region.options(may_fail=True), "eu")
+    return flow.step(render, "May", [part.output]).output
+
+
+@palermo.workflow(deadline=60)
+def brief(flow: palermo.Workflow) -> None:
+    paid = flow.step(charge, 1)
+    flow.after(paid).step(pack, 1)
+
+
 @palermo.workflow(deadline=60)
 def hurried(flow: palermo.Workflow) -> None:
     waits = flow.signal("never")

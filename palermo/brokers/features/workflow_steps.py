@@ -5,6 +5,7 @@ Builds the jobs of released steps, and the record of a workflow's end. Stores no
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -28,6 +29,7 @@ from palermo.core.workflow_rules import (
     Flow,
     Members,
     Phase,
+    Plan,
     View,
     generation_of,
     member_of,
@@ -68,9 +70,10 @@ class StoredFlow(Struct, frozen=True, kw_only=True):
 class Data:
     """The arguments and outputs of one workflow's steps."""
 
-    def __init__(self, id: str, read: ReadData, fresh: Mapping[str, bytes]) -> None:
+    def __init__(self, id: str, flow: Flow, read: ReadData, fresh: Mapping[str, bytes]) -> None:
         """`fresh` is data that will be stored in the same step, and can't be read yet."""
         self._id = id
+        self._flow = flow
         self._read_data = read
         self._fresh = fresh
         self._read: dict[str, bytes | None] = {}
@@ -81,7 +84,7 @@ class Data:
         for first in range(0, len(missing), _AT_ONCE):
             some = missing[first : first + _AT_ONCE]
             self._read.update(zip(some, await self._read_data(self._id, some), strict=True))
-        return [self._fresh[name] if name in self._fresh else self._read[name] for name in names]
+        return [(self._fresh[name] if name in self._fresh else self._read[name]) or None for name in names]
 
     async def job(self, path: str) -> StepJob | None:
         """A step's job. None if another program deleted it; the workflow then waits until it is cancelled."""
@@ -100,22 +103,29 @@ class Data:
         log.error("cannot continue a workflow whose data was deleted, cancel it workflow=%s data=%s", self._id, name)
         return None
 
+    @cached_property
+    def _plans(self) -> Mapping[str, Plan]:
+        return plans_of(self._flow)
+
+    def output_name(self, path: str) -> str:
+        """The name of the output of a step's current run."""
+        return output_name(path, generation_of(self._flow, path))
+
     async def output(self, prefix: str, use: Use) -> Output:
         """The output of a step of the graph with this prefix."""
-        names = [f"o:{prefix}{use.step}"]
-        if use.members is not None:
-            names = [f"o:{prefix}{use.step}:{number}" for number in range(use.members)]
-        found = await self.get(names)
-        if use.members is None and found[0] is None:
-            found = await self.get([f"s:{use.step}"])
+        path = f"{prefix}{use.step}"
+        paths = [path] if use.members is None else [f"{path}:{number}" for number in range(use.members)]
+        plan = self._plans.get(path)
+        signal = plan is not None and plan.signal
+        found = await self.get([f"s:{use.step}"] if signal else [self.output_name(each) for each in paths])
         size = sum(len(each) for each in found if each is not None)
         if size > MAX_ADDED:
             return Output(
                 refused=f"the output of {use.step!r} has {size:,} bytes; later steps can take at most {MAX_ADDED:,}."
             )
         values = [
-            Output(None if packed is None else await self.filled(f"{name[2:]}/", unpack(packed, Value)))
-            for name, packed in zip(names, found, strict=True)
+            Output(None if packed is None else await self.filled(f"{each}/", unpack(packed, Value)))
+            for each, packed in zip(paths, found, strict=True)
         ]
         return values[0] if use.members is None else Output(members=tuple(values))
 
@@ -127,8 +137,13 @@ class Data:
         return replace(value, uses=(), outputs=tuple(outputs))
 
 
-def data_of(prefix: str, graph: Graph) -> Iterator[tuple[str, bytes]]:
-    """The parts of a graph, each with the name under which it is stored."""
+def output_name(path: str, generation: int) -> str:
+    """The name of the output of a run, so that a later run of the step never passes on an earlier one's."""
+    return f"o:{path}:@{generation}" if generation else f"o:{path}"
+
+
+def data_of(prefix: str, graph: Graph, generation: int) -> Iterator[tuple[str, bytes]]:
+    """The parts of a graph that a run of this generation added, each with the name under which it is stored."""
     for added in graph.steps:
         path = prefix + added.plan.name
         if added.job is not None:
@@ -136,7 +151,7 @@ def data_of(prefix: str, graph: Graph) -> Iterator[tuple[str, bytes]]:
         for first in range(0, len(added.members), PORTION):
             yield f"m:{path}#{first // PORTION}", msgpack.encode(added.members[first : first + PORTION])
     if graph.result is not None:
-        yield f"o:{prefix.removesuffix('/')}", pack(graph.result)
+        yield output_name(prefix.removesuffix("/"), generation), pack(graph.result)
 
 
 async def released(
@@ -380,14 +395,14 @@ def _members_of(flow: Flow, known: View, path: str, total: int | None) -> Member
 async def with_jobs(info: WorkflowInfo, data: Data) -> WorkflowInfo:
     """The same entry with the jobs and the outputs of its first steps."""
     paths = list(info.steps)[:_MOST_SHOWN]
-    await data.get([f"{kind}:{path}" for path in paths for kind in "jo"])  # all in few reads
+    await data.get([name for path in paths for name in (f"j:{path}", data.output_name(path))])  # all in few reads
     return replace(
         info, steps={**info.steps, **{path: await _with_job(path, info.steps[path], data) for path in paths}}
     )
 
 
 async def _with_job(path: str, step: StepInfo, data: Data) -> StepInfo:
-    (packed, output) = await data.get([f"j:{path}", f"o:{path}"])
+    (packed, output) = await data.get([f"j:{path}", data.output_name(path)])
     if packed is not None:
         found = _shown_job(unpack(packed, StepJob), "")
         step = replace(step, job=found.job, queue=found.queue)

@@ -28,6 +28,7 @@ from palermo.brokers.features.workflow_steps import (
     jobs_out,
     location_of,
     location_of_step,
+    output_name,
     read_flow,
     record_of,
     records_of_steps,
@@ -62,6 +63,7 @@ from palermo.core.workflow_rules import (
     has_failed,
     is_inside,
     plans_of,
+    renewed,
     retried,
     signalled,
     time_passed,
@@ -189,7 +191,11 @@ class Workflows:
             return None if flow is stored.flow else replace(stored, flow=flow)
 
         while left:
-            outputs = {f"o:{one.end.path}": pack(Value.of(one.output)) for one in left if one.output is not None}
+            outputs = {
+                output_name(one.end.path, one.end.generation): pack(Value.of(one.output))
+                for one in left
+                if one.output is not None
+            }
             changes = [change for one in left for change in one.changes]
             conditions = [one.still_valid for one in left if one.still_valid is not None]
             failed = await self._change(id, decide, conditions, changes, outputs)
@@ -209,7 +215,7 @@ class Workflows:
     ) -> int:
         """End a step: after its run, which may have added `graph`, or without a run. Returns the same as `settle`."""
         id, path, generation = step_of(message.extra) or (message.id, "", 0)
-        fresh = {} if graph is None else dict(data_of(f"{path}/" if path else "", graph))
+        fresh = {} if graph is None else dict(data_of(f"{path}/" if path else "", graph, generation))
         plans = None if graph is None else tuple(added.plan for added in graph.steps)
         end = StepEnd(path=path, how=how, generation=generation, adds=plans)
 
@@ -217,11 +223,20 @@ class Workflows:
             if stored is not None and path:
                 flow = ended(stored.flow, end)
                 return None if flow is stored.flow else replace(stored, flow=flow)
-            if stored is not None or path or plans is None or graph is None:
+            if path or plans is None or graph is None:
                 return None
-            now = clock.now()
-            flow = Flow(plans=plans, deadline=None if graph.deadline is None else now + graph.deadline)
-            return StoredFlow(flow=flow, root=message_to_plain(replace(message, body=b"")), began_at=now)
+            root, flow, now = message_to_plain(replace(message, body=b"")), Flow(plans=plans), clock.now()
+            if stored is not None:
+                earlier = stored.message
+                if (earlier.created_at, earlier.queued_at) == (message.created_at, message.queued_at):
+                    return None
+                if not stored.flow.view.whole.over:
+                    log.warning("workflow not started, because another one with its id is running id=%s", id)
+                    return None
+                flow = renewed(stored.flow, plans)
+                fresh.setdefault("o:", b"")
+            deadline = None if graph.deadline is None else now + graph.deadline
+            return StoredFlow(flow=replace(flow, deadline=deadline), root=root, began_at=now)
 
         return await self._change(id, decide, conditions, changes, fresh)
 
@@ -254,7 +269,7 @@ class Workflows:
                 # did not reach its queue.
                 changes[:] = [put(replace(message, extra={**message.extra, GENERATION: now}))]
                 return None
-            if not has_failed(stored.flow, path) or generation != now:
+            if stored.flow.cancels or not has_failed(stored.flow, path) or generation != now:
                 may = False
                 return None
             try:
@@ -351,7 +366,7 @@ class Workflows:
         if stored is None:
             return None
         info = with_steps(info_of(id, stored), stored.flow)
-        return await with_jobs(info, Data(id, self._store.flow_data, {}))
+        return await with_jobs(info, Data(id, stored.flow, self._store.flow_data, _NOTHING))
 
     async def failed_jobs(self, id: str) -> list[str]:
         (state,) = await self._states([id])
@@ -376,7 +391,8 @@ class Workflows:
         stored = read_flow(state)
         if stored is None:
             return []
-        return [job async for job in jobs_again(Data(id, self._store.flow_data, _NOTHING), stored, clock.now())]
+        data = Data(id, stored.flow, self._store.flow_data, _NOTHING)
+        return [job async for job in jobs_again(data, stored, clock.now())]
 
     async def with_workflows(
         self, found: Iterable[JobLocation], ids: Collection[str], *, failed: bool
@@ -391,7 +407,7 @@ class Workflows:
                 (state,) = await self._states([workflow])
                 if (stored := read_flow(state)) is None:
                     continue
-                data = Data(workflow, self._store.flow_data, {})
+                data = Data(workflow, stored.flow, self._store.flow_data, _NOTHING)
                 place = await location_of_step(stored, path, data) if path else location_of(stored)
                 if place is not None and (failed or place.state == JobState.WORKING):
                     places.append(place)
@@ -454,9 +470,11 @@ class Workflows:
         ending = after
         flow, known = advanced(after.flow, now)
         after = replace(after, flow=flow)
+        if before is not None and before.began_at != after.began_at:
+            before = None  # an earlier workflow with this id
         was = None if before is None else before.flow.view
         was_over = was is not None and was.whole.over
-        data = Data(id, self._store.flow_data, fresh)
+        data = Data(id, flow, self._store.flow_data, fresh)
         out = known.out - {placed} - (frozenset() if was is None else was.out)
         jobs = [job async for job in released(data, before, after, out, now)]
         conditions, steps = [unchanged("flows", id, state)], puts(jobs)
