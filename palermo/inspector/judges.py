@@ -119,7 +119,10 @@ class TakeJudge:
         self.taken.remove(job)
         if step_of(message.extra) is not None:
             self._refuse(
-                UsageError(f"job {job.id} is a step that is no longer failed, or a step after it has not ended.")
+                UsageError(
+                    f"job {job.id} is a step that is no longer failed or whose workflow is cancelled, or a step after"
+                    " it has not ended."
+                )
             )
             return
         key = message.extra.get(UNIQUE_KEY)

@@ -339,13 +339,25 @@ def test_a_step_is_cancelled_with_the_steps_that_it_added(site: Palermo) -> None
     assert (steps["approve-2"], job.status()) == ("failed", "failed")
 
 
+def test_a_step_of_a_cancelled_workflow_is_not_requeued(site: Palermo) -> None:
+    jobs.failing["book_flight"] = 1
+    job = jobs.trip.enqueue(3)
+    site.work()
+    site.work()
+    job.cancel()
+
+    with pytest.raises(UsageError, match="whose workflow is cancelled"):
+        site.inspector().failed.requeue(f"{job.id}/book_flight")
+    site.work_until_idle()
+    assert jobs.ran.count("book_flight") == 1
+
+
 def test_a_failed_workflow_is_replaced_by_another_with_its_id(site: Palermo) -> None:
     jobs.failing["pack"] = 1
     first = jobs.checkout.options(id="order-17").enqueue(17)
     site.work_until_idle()
     assert first.status() == "failed"
     jobs.failing.clear()
-    (failed,) = site.client.run(lambda broker: broker.browse("failed")).messages
     again = jobs.checkout.options(id="order-17").enqueue(18)
     site.work()
     site.clock.advance(1)

@@ -253,6 +253,16 @@ def test_no_workflow_is_lost_and_no_step_runs_early(kills: float) -> None:
                 assert held[condition.when], f"seed {seed}: {path} ran, but {condition} does not hold"
 
 
+def test_steps_that_arrive_after_a_cancel_do_not_run() -> None:
+    flow, _ = advanced(Flow(plans=(Plan(name="step"), Plan(name="map", members=1))), 0.0)
+    flow = cancelled(flow)
+    for path in ("step", "map:0"):
+        flow = ended(flow, StepEnd(path=path, how=How.DONE, adds=ADDED))
+
+    assert flow.view.out == frozenset()
+    assert flow.view.whole.phase is Phase.FAILED
+
+
 ADDED = (Plan(name="inner"),)
 
 

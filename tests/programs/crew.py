@@ -197,3 +197,8 @@ async def import_rows_async(path, count, pause):
     async for row in palermo.resume(rows, key=int):
         write(path, str(row))
         await asyncio.sleep(pause)
+
+
+@palermo.workflow
+def waits_for_nobody(flow):
+    flow.signal("never")

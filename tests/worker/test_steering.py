@@ -32,6 +32,15 @@ def test_a_running_job_is_cancelled_and_its_worker_named(any_rig: Rig) -> None:
     eventually(lambda: rig.lines() == ["held begins", "next"])
 
 
+def test_a_cancelled_workflow_has_not_just_finished(rig: Rig) -> None:
+    rig.idle()
+    id = rig.enqueue("waits_for_nobody")
+    eventually(lambda: [row["id"] for row in rig.inspector.workflows.list()] == [id])
+
+    assert rig.cancel(id, by="anna@desk")["state"] == "marked"
+    assert rig.inspector.workflows.list() == []
+
+
 @pytest.mark.slow
 def test_a_cancel_that_races_with_the_start_drops_or_ends_the_job(any_rig: Rig) -> None:
     rig = any_rig

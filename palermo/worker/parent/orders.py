@@ -189,8 +189,10 @@ class Orders:
         slots = [slot for slot in self._slots if [job.id for job in slot.jobs] == [order.id]]
         if not slots:
             ended = self._outcomes.last(order.id)
-            # A waiting retry has a cancel mark, so the next worker to receive it drops it.
-            return None if ended is None or isinstance(ended.result, Retrying) else ended.answer()
+            # The next worker that receives a waiting retry drops it by its mark. The broker cancels workflows.
+            if ended is None or ended.continues or isinstance(ended.result, Retrying):
+                return None
+            return ended.answer()
         self._outcomes.cancelled_by[order.id] = order.by
         runs = [(slot, slot.started_at) for slot in slots]
         about = {"job": slots[0].jobs[0].job, "queue": slots[0].jobs[0].queue}

@@ -23,7 +23,7 @@ from palermo.contract.broker import Delivery
 from palermo.contract.tasks import spawn, wait_for_any
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.latest import remember
-from palermo.core.lifecycle import Fail, Interrupted, Release, Reschedule, Result, settle, without_step
+from palermo.core.lifecycle import Fail, Interrupted, Release, Reschedule, Result, Succeeded, settle, without_step
 from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable, DeliveryLost, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
@@ -52,6 +52,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
     result: Result
     #: Whether the broker accepted the result. If not, it has requeued the job.
     settled: bool = False
+    #: Whether the run added steps, so that the job continues as a workflow.
+    continues: bool = False
     #: The message's fingerprint, the tag of the slot that ran it, and when the run started and ended, in Unix seconds.
     #: Set only while the result isn't settled.
     mark: str = ""
@@ -106,8 +108,9 @@ class Outcomes:
         """Remember the outcome of a job. A settled one replaces any earlier outcome."""
         if settled:
             self._lost.pop(message.id, None)
+        continues = isinstance(result, Succeeded) and bool(result.adds)
         result = without_step(result) if settled else result
-        outcome = Outcome(job=message.job, queue=message.queue, result=result, settled=settled)
+        outcome = Outcome(job=message.job, queue=message.queue, result=result, settled=settled, continues=continues)
         remember(self._ended, message.id, outcome, most=MAX_OUTCOMES)
         self.cancelled_by.pop(message.id, None)
         self.change.set()
