@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from palermo.client import dequeue as dequeuing
 from palermo.client.actor import OTHER_ARGUMENTS
+from palermo.client.control import cancel_jobs
 from palermo.client.handle import Job
 from palermo.client.prepare import new_id
 from palermo.client.recorded_jobs import CONVERTED, EDITED, HIDDEN, SHORTENED, UNREADABLE, RecordedJob
@@ -32,7 +33,6 @@ from palermo.inspector.changes import Changes, Rewriter, check_options
 from palermo.inspector.context import PROMPT, SEARCHED, Context
 from palermo.inspector.judges import Progress, Selection, TakeJudge, TakenJob, Watching, reading, stoppable
 from palermo.inspector.rates import Snapshot
-from palermo.inspector.workers import cancel
 from palermo.views.facts import may_contain
 from palermo.views.filter import EVERYTHING, JobFilter
 
@@ -117,7 +117,7 @@ class Jobs(Context):
         return {**found.row(), "reason": f"{found.reason} {why}".strip()}
 
     def cancel(self, ids: str | Iterable[str], *, by: str = "") -> list[Row]:
-        """Cancel waiting and running jobs. Returns a row per id: see palermo.inspector.workers.cancel.
+        """Cancel waiting and running jobs. Returns a row per id: see palermo.client.control.cancel_jobs.
 
         Failed jobs are unchanged; use `discard` in `inspector.failed`.
         """
@@ -126,7 +126,7 @@ class Jobs(Context):
             check_id(id)
         by = by or self._actor.name
         began = clock.now()
-        rows = self._ask(lambda broker: cancel(broker, chosen, by=by), again=True)
+        rows = self._ask(lambda broker: cancel_jobs(broker, chosen, by=by), again=True)
         self._record("cancel", by=by, ids=chosen, at=began)
         return rows
 
@@ -226,7 +226,7 @@ class Jobs(Context):
                 " fewer, or discard them."
             )
         began, ids = clock.now(), [job.id for job in chosen]
-        self._ask(lambda broker: cancel(broker, ids, by=self._actor.name), again=True)
+        self._ask(lambda broker: cancel_jobs(broker, ids, by=self._actor.name), again=True)
         self._record("cancel", ids=ids, what=str(which) if isinstance(which, JobFilter) else None, at=began)
         if (on_taken := watching.get("on_taken")) is not None:
             on_taken(chosen)

@@ -1,14 +1,13 @@
 """`inspector.workers`: list, measure, control, start and stop workers."""
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from palermo.client.control import PATIENCE
 from palermo.contract.broker import Broker
-from palermo.contract.finding import CANCELLED
 from palermo.contract.row_types import WorkerRow, WorkerUsageRow
 from palermo.contract.rows import Row, as_json
-from palermo.contract.worker_info import WorkerCommand, WorkerInfo
+from palermo.contract.worker_info import WorkerCommand
 from palermo.core.times import Duration
 from palermo.errors import NotFound, OptionInvalid
 from palermo.inspector.context import PROMPT, Context
@@ -19,16 +18,6 @@ if TYPE_CHECKING:
 #: The actions of inspector.workers.control. The table in palermo/worker/parent/orders.py also contains orders that only
 #: Palermo itself sends.
 ACTIONS = ("quiet", "resume", "stop", "kill", "stack")
-
-#: Seconds for workers to answer.
-PATIENCE = 5.0
-
-#: Maximum number of ids about which all workers are asked. With more, a worker is asked only about the jobs that it
-#: last reported as running.
-_FEW = 100
-
-#: Maximum number of orders waiting for an answer.
-_AT_ONCE = 25
 
 
 def choose(pids: Mapping[str, int], named: Sequence[str]) -> list[str]:
@@ -68,47 +57,6 @@ async def control(broker: Broker, action: str, named: Sequence[str] | None, *, b
         }
         for id in meant
     ]
-
-
-async def cancel(broker: Broker, ids: Sequence[str], *, by: str) -> list[Row]:
-    """Cancel jobs, for inspector.jobs.cancel: mark them, then stop those that are running.
-
-    A row has `id`, `state`, `worker`, `job` and `queue`. The states are "marked" (it won't run if it is waiting, which
-    is unknown), "cancelled" (it was running and has been stopped), "cancelling" (it is running, and will be killed
-    unless it ends) and "done" or "failed" (it ended before).
-    """
-    everyone = len(ids) <= _FEW
-    running = {} if everyone else _running(await broker.workers(), set(ids))
-    steps = set(await broker.cancel(ids, by=by))
-    if steps:
-        found = _running(await broker.workers(), steps)
-        ends = (WorkerCommand(action="cancel", id=id, workers=(worker,), by=by) for id, worker in found.items())
-        await asyncio.gather(*(broker.command(order, timeout=PATIENCE) for order in ends))
-    if not everyone:
-        # Again, because a job that started in between possibly missed its mark.
-        running |= _running(await broker.workers(), set(ids))
-    orders = [
-        WorkerCommand(action="cancel", id=id, workers=() if everyone else (running[id],), by=by)
-        for id in (ids if everyone else running)
-    ]
-    rows: dict[str, Row] = {id: {"id": id, "state": "marked", "worker": None, "job": None, "queue": None} for id in ids}
-    for start in range(0, len(orders), _AT_ONCE):
-        asked = (broker.command(order, timeout=PATIENCE) for order in orders[start : start + _AT_ONCE])
-        for order, answers in zip(orders[start:], await asyncio.gather(*asked), strict=False):
-            for answer in answers:
-                reported = {name: as_json(answer.values.get(name)) for name in ("state", "job", "queue")}
-                rows[order.id] = {**rows[order.id], "worker": answer.worker, **reported}
-    waiting = [id for id, row in rows.items() if row["state"] == "marked"]
-    if everyone and waiting:
-        # A mark doesn't apply to jobs enqueued after it, so jobs from a clock that is ahead need another one.
-        for place in (await broker.find(waiting, failed=False)).jobs:
-            if place.message is not None and place.state != CANCELLED:
-                await broker.cancel([place.id], by=by, created_at=place.message.created_at)
-    return list(rows.values())
-
-
-def _running(workers: Sequence[WorkerInfo], ids: set[str]) -> dict[str, str]:
-    return {job.id: info.id for info in workers for job in info.jobs if job.id in ids}
 
 
 class Workers(Context):

@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+from palermo.client.control import cancel_jobs
 from palermo.client.status import locate
 from palermo.contract.broker import Broker
 from palermo.contract.scheduled import ScheduledFilter
@@ -10,7 +11,6 @@ from palermo.contract.sweep import Move
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.lifecycle import Ack, Release, requeue
 from palermo.core.queue_selection import EVERY_QUEUE
-from palermo.inspector.workers import cancel
 from tests.contract.tools import Open, counts, message, messages, put_into_failed, until
 from tests.contract.worker_commands import Obeying
 from tests.contract.workers import Report, consume, nothing_for, take, take_and_ack
@@ -154,7 +154,7 @@ class MarkingContract:
         tenant = message("tenant", created_at=created, tenant="a")
         await broker.publish_many([message("waits", created_at=created), later, tenant, message("stays")])
 
-        rows = await cancel(broker, ["waits", "later", "tenant", "nobody"], by="anna@desk")
+        rows = await cancel_jobs(broker, ["waits", "later", "tenant", "nobody"], by="anna@desk")
 
         assert {row["state"] for row in rows} == {"marked"}
         assert (await broker.browse("jobs")).cancelled == {"waits", "tenant"}
