@@ -109,18 +109,16 @@ class IoThread:
         self,
         messages: Message | Event | Sequence[Message],
         *,
-        after: Publish | None = None,
         future: "Future[None] | None" = None,
         key_requests: Sequence[KeyRequest] = (),
     ) -> Publish:
         """Start to store messages in order, and keyed jobs. The caller must then call `wait`.
 
-        With `after`, the timeout starts once that publish is written. With `future`, the caller awaits the future in an
-        event loop.
+        With `future`, the caller awaits the future in an event loop.
         """
         if threading.get_ident() == self._thread.ident:
             raise _own_thread()
-        publish = Publish(messages, after, future, key_requests)
+        publish = Publish(messages, future, key_requests)
         try:
             # Fast path: a waiting thread sends a message itself. benchmarks.enqueue one: 0.66 without, 1.07 with. An
             # event loop doesn't, because writing to a file would block it.
@@ -136,10 +134,7 @@ class IoThread:
         return publish
 
     def wait(self, publish: Publish) -> None:
-        """Wait until the publish ends, within publish_timeout of this call. Raises its error.
-
-        Chained publishes must be waited for in order.
-        """
+        """Wait until the publish ends, within publish_timeout of this call. Raises its error."""
         half = self._timeout / 2
         try:
             ended = publish.done.acquire(timeout=half)

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -35,10 +34,9 @@ if TYPE_CHECKING:
     from palermo.client.status import JobClient
     from palermo.tracing import Enqueuing
 
-#: Limits of a batch in enqueue_many, in jobs and bytes. Together with the number of batches in flight, they bound
-#: memory, let each batch finish within publish_timeout, and keep the broker busy while the next batch is prepared.
-BATCH, BATCH_BYTES = 200, 262_144
-BATCHES = 5
+#: Limits of a batch in enqueue_many, in jobs and bytes. They bound memory, let each batch finish within
+#: publish_timeout, and keep the broker busy while the next batch is prepared.
+BATCH, BATCH_BYTES = 500, 524_288
 
 _CALLABLE = frozenset(ENQUEUE_OPTIONS)
 
@@ -170,13 +168,13 @@ def prepare_event(
 
 
 class ManyJobs:
-    """The jobs of one enqueue_many, which are sent in batches and awaited in order."""
+    """The jobs of one enqueue_many. While one batch is being stored, the next is prepared."""
 
     def __init__(self, io: "IoThread") -> None:
         self._io = io
         self._made: list[Job] = []
-        #: The batches in flight, oldest first. Each job has its position in `_made`.
-        self._waiting: deque[tuple[Publish, list[tuple[int, Prepared]]]] = deque()
+        #: The batch that is being stored, if any. Each job has its position in `_made`.
+        self._sent: tuple[Publish, list[tuple[int, Prepared]]] | None = None
         #: Number of jobs that are certainly stored.
         self._stored = 0
 
@@ -184,11 +182,9 @@ class ManyJobs:
         """Store the jobs and return their handles. A note on an error says how many are certainly stored."""
         try:
             for batch in self._batches(calls):
+                self._wait()
                 self._send(batch)
-                if len(self._waiting) == BATCHES:
-                    self._wait_for_oldest()
-            while self._waiting:
-                self._wait_for_oldest()
+            self._wait()
         except BaseException as error:
             self._end(error)
             raise
@@ -221,29 +217,28 @@ class ManyJobs:
     def _send(self, batch: list[tuple[int, Prepared]]) -> None:
         plain = [each.message for _, each in batch if each.message is not None and each.key_request is None]
         key_requests = [each.key_request for _, each in batch if each.key_request is not None]
-        before = self._waiting[-1][0] if self._waiting else None
-        self._waiting.append((self._io.send(plain, after=before, key_requests=key_requests), batch))
+        self._sent = self._io.send(plain, key_requests=key_requests), batch
 
-    def _wait_for_oldest(self) -> None:
-        """Wait until the oldest batch is stored, and run its hooks. Raises its error."""
-        pending, batch = self._waiting[0]
+    def _wait(self) -> None:
+        """Wait until the batch is stored, and run its hooks. Raises its error."""
+        if self._sent is None:
+            return
+        (publish, batch), self._sent = self._sent, None
         try:
-            self._io.wait(pending)
+            self._io.wait(publish)
         finally:
-            self._waiting.popleft()
-            self._stored += pending.confirmed + len(pending.stored)
-        answers = iter(pending.answers or ())
+            self._stored += publish.confirmed + len(publish.stored)
+        answers = iter(publish.answers or ())
         for position, prepared in batch:
             self._made[position] = prepared.handle(answers)
 
     def _end(self, error: BaseException) -> None:
-        """Wait for the batches in flight unless interrupted, then note on the error how many jobs are stored."""
-        while self._waiting:
-            if not isinstance(error, Exception):
-                self._io.abandon(self._waiting.popleft()[0])
-                continue
+        """Wait for the batch unless interrupted, then note on the error how many jobs are stored."""
+        if isinstance(error, Exception):
             with suppress(Exception):  # the caller gets the first error
-                self._wait_for_oldest()
+                self._wait()
+        elif self._sent is not None:
+            self._io.abandon(self._sent[0])
         are = "is" if self._stored == 1 else "are"
         error.add_note(f"{count(self._stored, 'job')} of this enqueue_many {are} known to be stored.")
 

@@ -44,14 +44,13 @@ class Publish:
     """
 
     __slots__ = (
-        *("after", "answers", "began", "confirmed", "done", "error", "finished", "future", "key_requests", "last"),
-        *("messages", "session", "task", "written"),
+        *("answers", "began", "confirmed", "done", "error", "finished", "future", "key_requests", "last", "messages"),
+        *("session", "task"),
     )
 
     def __init__(
         self,
         messages: Message | Event | Sequence[Message],
-        after: "Publish | None" = None,
         future: "Future[None] | None" = None,
         key_requests: Sequence[KeyRequest] = (),
     ):
@@ -59,10 +58,6 @@ class Publish:
         #: Jobs that need a unique key, and the broker's answers.
         self.key_requests = key_requests
         self.answers: Sequence[EnqueueAnswer] | None = None
-        #: The previous publish. This one starts once that one is written, and fails if that one has failed by then.
-        self.after = after
-        #: Set once all of several messages are written to the session, or the publish has ended.
-        self.written = asyncio.Event()
         #: Number of messages that are certainly stored.
         self.confirmed = 0
         #: When the timeout started, by the monotonic clock.
@@ -104,8 +99,6 @@ class Publish:
             return
         self.finished = True
         self.error = error
-        self.after = None
-        self.written.set()
         if self.future is None:
             self.done.release()
         elif self.future.set_running_or_notify_cancel():
@@ -146,7 +139,7 @@ class Sender:
         Any thread may call this. If it returns False, nothing was written, and the caller must call `start`.
         """
         session, message = self._keeper.session, publish.messages
-        if session is None or self._closed or not isinstance(message, Message) or publish.after is not None:
+        if session is None or self._closed or not isinstance(message, Message):
             return False
         publish.session = session
         if session.try_publish(message, partial(self._answered, publish, session)):
@@ -217,9 +210,6 @@ class Sender:
 
     async def _until_stored(self, publish: Publish) -> None:
         """Publish repeatedly until it is stored or times out. Raises the reason if it isn't stored."""
-        if publish.after is not None:
-            await _written(publish.after)
-            publish.began = time.monotonic()
         end = self._loop.time() + self._timeout - (time.monotonic() - publish.began)
         session, pause = publish.session, _FIRST_PAUSE
         while True:
@@ -237,7 +227,6 @@ class Sender:
                 if session is not None:
                     self._keeper.give_up_after(error, session)
             session = None
-            publish.written.clear()
             await asyncio.sleep(min(pause, max(0.0, end - self._loop.time())))
             pause = min(2 * pause, _LAST_PAUSE)
 
@@ -268,8 +257,6 @@ class Sender:
             attempt.cancel()
 
     async def _publish(self, publish: Publish, session: Broker) -> None:
-        if publish.after is not None:
-            await _written(publish.after)
         if publish.key_requests and publish.answers is None:
             publish.answers = await session.keys.enqueue(publish.key_requests)
         match publish.messages:
@@ -278,7 +265,7 @@ class Sender:
             case Message() as message:
                 await session.publish(message)
             case messages if messages:
-                await session.publish_many(messages, publish.written.set, publish.confirm)
+                await session.publish_many(messages, stored=publish.confirm)
 
     async def _check_silence(self, publish: Publish, session: Broker, *, began: float) -> None:
         """Record why a publish has no answer after half of its time. Gives the session up if it is a black hole."""
@@ -315,13 +302,6 @@ class Sender:
         self._recording = False  # first, so that a message added later schedules the next recording
         while self._unrecorded:
             record_stored(self._recorder, self._unrecorded.popleft())
-
-
-async def _written(before: Publish) -> None:
-    """Wait until this publish is written or has ended. Raises its error."""
-    await before.written.wait()
-    if before.error is not None:
-        raise before.error
 
 
 def _blocked(session: Broker | None) -> BrokerBlocked | None:
