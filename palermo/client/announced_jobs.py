@@ -4,8 +4,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from palermo.contract.broker import Broker
 from palermo.contract.unique_jobs import UniqueJob
@@ -16,7 +16,13 @@ log = logging.getLogger("palermo.client")
 #: Seconds until the cached announcements expire.
 FRESH = 10.0
 
+#: Seconds between attempts while no broker is available.
+_AGAIN = 0.05
+
 Announced = Mapping[str, UniqueJob]
+
+#: `Client.run`.
+Run = Callable[..., Announced]
 
 
 class AnnouncedJobs:
@@ -35,32 +41,33 @@ class AnnouncedJobs:
         """The announced job with this name, or None."""
         return None if self._found is None else self._found.get(name)
 
-    def question(self, timeout: float) -> Callable[[Broker], Coroutine[Any, Any, Announced]]:
-        """Return a request to the broker, which raises BrokerUnavailable if there is no answer within `timeout`."""
-
-        async def ask(broker: Broker) -> Announced:
-            try:
-                async with asyncio.timeout(timeout):
-                    return await broker.keys.announced()
-            except TimeoutError:
-                raise BrokerUnavailable(
-                    f"{broker.describe()} did not list the unique jobs within {timeout:g} s."
-                ) from None
-            except BrokerRefused as error:
-                # A program that only publishes may have no other permission.
-                log.info("cannot read the unique jobs, so jobs enqueued by name get no key error=%r", str(error))
-                return {}
-
-        return ask
-
-    def learn(self, answer: Callable[[], Announced]) -> None:
-        """Store the answer in the cache.
-
-        If the request failed, the previous answer is kept. Raises BrokerUnavailable if there is no previous answer.
+    def refresh(self, run: Run, timeout: float) -> None:
+        """Ask the broker. If it is unavailable, the previous answer is kept; without one, try again for `timeout`
+        seconds, as for a publish. Raises BrokerUnavailable.
         """
-        try:
-            self._found = answer()
-        except BrokerUnavailable:
-            if self._found is None:
-                raise
+        until = time.monotonic() + timeout
+        while True:
+            try:
+                # A connection that died unnoticed is given up after half of the timeout.
+                self._found = run(partial(_ask, timeout / 2), again=True)
+                break
+            except BrokerUnavailable:
+                if self._found is not None:
+                    break
+                if time.monotonic() + _AGAIN > until:
+                    raise
+            time.sleep(_AGAIN)
         self._asked_at = time.monotonic()
+
+
+async def _ask(timeout: float, broker: Broker) -> Announced:
+    """Return the broker's answer. Raises BrokerUnavailable if there is none within `timeout` seconds."""
+    try:
+        async with asyncio.timeout(timeout):
+            return await broker.keys.announced()
+    except TimeoutError:
+        raise BrokerUnavailable(f"{broker.describe()} did not list the unique jobs within {timeout:g} s.") from None
+    except BrokerRefused as error:
+        # A program that only publishes may have no other permission.
+        log.info("cannot read the unique jobs, so jobs enqueued by name get no key error=%r", str(error))
+        return {}

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar, Unpack, cast
 
 from palermo import tracing
 from palermo.client import forking
-from palermo.client.announced_jobs import Announced, AnnouncedJobs
+from palermo.client.announced_jobs import AnnouncedJobs
 from palermo.client.handle import Job
 from palermo.client.io_thread import IoThread
 from palermo.client.journal_watch import Question
@@ -110,8 +110,7 @@ class Client:
         io = self._io()
         with tracing.enqueuing(job) as span:
             if self._announced.stale and isinstance(job, str) and registry.find(job) is None:
-                await asyncio.wait([asyncio.wrap_future(asked := self._ask_announced())])
-                self._announced.learn(lambda: io.result(asked))
+                await asyncio.to_thread(self.unique_job, job)
             prepared = prepare(self, job, args, kwargs, options, span)
             if prepared.message is None:
                 return prepared.job
@@ -172,8 +171,7 @@ class Client:
         None if no worker has announced the job as unique. Raises BrokerUnavailable.
         """
         if self._announced.stale:
-            asked = self._ask_announced()
-            self._announced.learn(lambda: self._io().result(asked))
+            self._announced.refresh(self.run, self.settings.publish_timeout)
         return self._announced.find(name)
 
     def job_by_id(self, id: str) -> Job:
@@ -223,12 +221,6 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<palermo client of {self.settings.address}>"
-
-    def _ask_announced(self) -> "Future[Announced]":
-        # A connection that died unnoticed is given up after half of the timeout. Opening a connection is retried until
-        # the timeout, as for a publish.
-        timeout = self.settings.publish_timeout
-        return self._io().begin_patiently(self._announced.question(timeout / 2), within=timeout)
 
     def _io(self) -> IoThread:
         thread = self._thread

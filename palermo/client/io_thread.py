@@ -39,9 +39,6 @@ T = TypeVar("T")
 #: Seconds that a caller waits beyond the loop's own deadline, in case the loop hangs.
 _GRACE = 0.25
 
-#: Seconds before a request is repeated if no broker was available.
-_AGAIN = 0.05
-
 
 class IoThread:
     """A thread with an event loop and a session."""
@@ -164,10 +161,6 @@ class IoThread:
         """
         return self.result(self._begin(lambda: self._ask_within(function, again, within)))
 
-    def begin_patiently(self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, within: float) -> "Future[T]":
-        """Start the coroutine function, and repeat it for `within` seconds while no broker is available."""
-        return self._begin(lambda: self._ask_patiently(function, within))
-
     def watch(self, question: Question[T]) -> "Future[T]":
         """Start the coroutine function with the shared journal subscription, and return a future."""
         return self._begin(lambda: question(self._watch))
@@ -269,16 +262,6 @@ class IoThread:
             except BrokerUnavailable as error:
                 if not self._keeper.give_up_after(error, session) or not again or session is not known:
                     raise
-
-    async def _ask_patiently(self, function: Callable[[Broker], Coroutine[Any, Any, T]], within: float) -> T:
-        until = self._loop.time() + within
-        while True:
-            try:
-                return await self._ask(function, again=True)
-            except BrokerUnavailable:
-                if self._closed or self._loop.time() + _AGAIN > until:
-                    raise
-            await asyncio.sleep(_AGAIN)
 
     def _on_open(self, session: Broker) -> None:
         self.recorder.attach(session.journal)

@@ -138,8 +138,8 @@ def test_a_recurring_job_by_name_is_unique_as_announced(client: Client) -> None:
 
 def test_the_broker_is_asked_once_and_again_after_a_while(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    question = AnnouncedJobs.question
-    monkeypatch.setattr(AnnouncedJobs, "question", lambda *given: (asked.append(""), question(*given))[1])
+    refresh = AnnouncedJobs.refresh
+    monkeypatch.setattr(AnnouncedJobs, "refresh", lambda *given: (asked.append(""), refresh(*given)))
     registry.unregister("shop.sync")
     for _ in range(3):
         assert client.enqueue("shop.sync", ["a"])
