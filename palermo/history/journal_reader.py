@@ -55,30 +55,30 @@ def read_to_end(
     views: Sequence[JournalView],
     start: ReadFrom = FROM_START,
     *,
-    before: int | None = None,
     until: float = math.inf,
     wants: Wants | None = None,
     progress: OnProgress | None = None,
-) -> None:
-    """Pass the current content of the journal to the views, up to the position `before` if given.
+) -> tuple[int | None, int]:
+    """Pass the current content of the journal to the views. Returns the position of the first batch that was read, if
+    any, and the last one that was stored.
 
     Stops after _LATER consecutive batches that were written a minute or more after `until` (Unix seconds), because one
     writer's clock may be ahead. `wants` selects the batches. Raises BrokerUnavailable, BrokerRefused, and errors of
     views.
     """
 
-    async def read(watch: JournalWatch) -> None:
+    async def read(watch: JournalWatch) -> tuple[int | None, int]:
         first: int | None = None
         end = later = 0
         async with aclosing(watch.read(start, wants)) as events:
             async for event in events:
                 match event:
                     case Opened():
-                        end = event.end if before is None else min(event.end, before - 1)
+                        end = event.end
                     case RecordBatch():
                         later = later + 1 if _is_later(event, until) else 0
-                        if later >= _LATER or (before is not None and event.position >= before):
-                            return
+                        if later >= _LATER:
+                            break
                         for view in views:
                             view.take(event)
                         first = event.position if first is None else first
@@ -86,13 +86,14 @@ def read_to_end(
                             seen = min(event.position, end) - first + 1
                             progress(SweepProgress(total=max(1, end - first + 1), seen=seen))
                     case CaughtUp():
-                        return
+                        break
                     case Restarted():
                         raise BrokerUnavailable("the journal was deleted while it was being read. Try again.")
                     case Away(error):
                         raise error
+        return first, end
 
-    client.watch(read)
+    return client.watch(read)
 
 
 def _is_later(batch: RecordBatch, until: float) -> bool:

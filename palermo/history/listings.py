@@ -1,6 +1,5 @@
 """Listings for single requests, which read only the part of the journal for one page, and the timeline of a job."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -12,15 +11,15 @@ from palermo.client.recorded_jobs import EDITED, RecordedJob, SearchedArguments,
 from palermo.contract.journal import FROM_START, ReadFrom, Wants
 from palermo.contract.row_types import ActionRow, FinishedRow
 from palermo.contract.rows import Listing, Row
-from palermo.core.journal_records import Record, RecordBatch, names_any
+from palermo.core.journal_records import Record, names_any
 from palermo.history.audit import AuditLog
-from palermo.history.index import ArgumentText, Index
+from palermo.history.index import Index
 from palermo.history.journal_reader import OnProgress, read_to_end
 from palermo.views.filter import AuditFilter, JobFilter
 
-#: Number of batches read for a page of the newest jobs. While the page isn't full, this many times more earlier batches
-#: are read, up to the whole journal.
-_FIRST_PORTION, _TIMES_MORE = 32, 8
+#: Number of batches read for a page of the newest jobs. Until the page is full, this many times more are read, up to
+#: the whole journal.
+_FIRST_BATCHES, _TIMES_MORE = 32, 8
 
 #: Maximum number of records in a job's timeline. The newest are kept.
 _MOST_STEPS = 1_000
@@ -31,60 +30,20 @@ def history(
 ) -> Listing[FinishedRow]:
     """List finished jobs, newest first. The total is None unless the whole journal had to be read.
 
-    If the filter has no `since`, the journal is read backwards in portions until the page is full.
+    If the filter has no `since`, the journal's end is read, and a longer part of it until the page is full.
     """
-    rows: list[FinishedRow] = []
-    total, size = 0, _FIRST_PORTION
-    newer: _Portion | None = None
     arguments = SearchedArguments(client.serializers, client.settings.web_redact).text if filter.text else None
+    size = _FIRST_BATCHES
     while True:
-        portion = _Portion(newer, arguments)
-        if filter.since is not None:
-            start, whole = ReadFrom(since=filter.first), True
-        elif portion.before is None:
-            start, whole = ReadFrom(last=size), False
-        else:
-            begin = max(0, portion.before - size)
-            start, whole = ReadFrom(position=begin), not begin
-        try:
-            read_to_end(client, [portion], start, before=portion.before, progress=progress)
-            found = portion.index.page(filter, offset=max(0, offset - total), limit=limit - len(rows))
-            rows += [entry.row() for entry in found]
-            total += portion.index.count(filter)
-        finally:
-            portion.index.close()
-        if whole or portion.first is None:
-            return Listing(rows, total)
-        if len(rows) >= limit:
-            return Listing(rows, None)
-        newer, size = portion, size * _TIMES_MORE
-
-
-class _Portion:
-    """An index of the part of the journal before `newer`. A JournalView."""
-
-    def __init__(self, newer: "_Portion | None", arguments: ArgumentText | None) -> None:
-        self.index = Index(arguments)
-        #: The position of its end, or None for the journal's end, and of its first batch.
-        self.before: int | None = None if newer is None else newer.first
-        self.first: int | None = self.before
-        #: The first batch number of each writer in this and newer portions, which identifies batches that were stored
-        #: twice.
-        self._numbers: dict[str, int] = dict(newer._numbers) if newer is not None else {}
-        self._newer = dict(self._numbers)
-        self._begun = False
-
-    def take(self, batch: RecordBatch) -> None:
-        if not self._begun:
-            self._begun, self.first = True, batch.position
-        if batch.source:
-            if batch.number >= self._newer.get(batch.source, sys.maxsize):
-                return
-            self._numbers[batch.source] = min(batch.number, self._numbers.get(batch.source, batch.number))
-        self.index.take(batch)
-
-    def reset(self) -> None:
-        self.index.reset()
+        start = ReadFrom(last=size) if filter.since is None else ReadFrom(since=filter.first)
+        with closing(Index(arguments)) as index:
+            first, end = read_to_end(client, [index], start, progress=progress)
+            # By far, because batches may have been stored between finding the end and the start.
+            whole = filter.since is not None or first is None or first > end - size // 2
+            found = index.page(filter, offset=offset, limit=limit)
+            if whole or len(found) == limit:
+                return Listing([entry.row() for entry in found], index.count(filter) if whole else None)
+        size *= _TIMES_MORE
 
 
 def life_of(client: Client, id: str, *, progress: OnProgress | None = None) -> list[Row]:

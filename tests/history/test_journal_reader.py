@@ -199,8 +199,8 @@ def client(any_settings: Settings) -> Iterator[Client]:
 
 
 @pytest.fixture(autouse=True)
-def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listings, "_FIRST_PORTION", 2)
+def few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listings, "_FIRST_BATCHES", 2)
     monkeypatch.setattr(listings, "_TIMES_MORE", 2)
 
 
