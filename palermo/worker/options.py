@@ -4,7 +4,7 @@ from msgspec import Struct, field
 
 from palermo.contract.serialization import Accept
 from palermo.core.queue_selection import QueueSelection
-from palermo.errors import PalermoError, SettingInvalid, UsageError
+from palermo.errors import PalermoError, UsageError
 from palermo.settings.settings import Settings
 from palermo.worker.limits import Limits
 from palermo.worker.signals import TERM_TIMEOUT
@@ -22,7 +22,7 @@ class WorkerMisused(WorkerFailed, UsageError):
 
 
 class WorkerOptions(Struct, frozen=True, kw_only=True):
-    """The options of a worker. Raises SettingInvalid."""
+    """The options of a worker, which `palermo worker` has checked."""
 
     settings: Settings
     #: The modules with the user's jobs. The current directory is importable.
@@ -53,19 +53,3 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     scheduler: bool = True
     #: Path of a file that contains the parent's pid while the worker runs.
     pidfile: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.pool not in POOLS:
-            raise SettingInvalid(f"pool is {self.pool!r}; it must be one of {', '.join(POOLS)}.")
-        if self.concurrency < 1:
-            raise SettingInvalid(f"concurrency is {self.concurrency}; a worker needs at least one slot (-c 1).")
-        if not self.modules:
-            raise SettingInvalid(
-                "no module given. A worker needs the modules with its jobs: palermo worker shop.tasks."
-            )
-        if not 0 <= self.term_timeout < float("inf"):
-            raise SettingInvalid(f"term timeout is {self.term_timeout}; it must be a number of seconds, 0 or more.")
-        if self.shutdown_timeout is not None and not 0 <= self.shutdown_timeout < float("inf"):
-            raise SettingInvalid(
-                f"shutdown timeout is {self.shutdown_timeout}; it must be a number of seconds, 0 or more."
-            )

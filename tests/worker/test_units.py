@@ -1,4 +1,4 @@
-"""The worker's small rules: titles, pauses, trimming, options."""
+"""The worker's small rules: titles, pauses, trimming, limits."""
 
 import pytest
 
@@ -7,9 +7,7 @@ from palermo.contract.sweep import Keep, Remove, Stop
 from palermo.core.failure import Failure
 from palermo.core.message import Message
 from palermo.errors import SettingInvalid
-from palermo.settings.settings import Settings
 from palermo.worker.limits import Limits
-from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.broker_session import backoff
 from palermo.worker.process import SlotTitle
 
@@ -64,22 +62,6 @@ def test_failed_jobs_go_by_number_and_by_age_until_one_stays(
 
     assert found[: len(verdicts)] == verdicts
     assert retention_judge(0, 150.0)(_failed(None)) == Keep()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "text"),
-    [
-        ({"concurrency": 0}, "at least one slot"),
-        ({"modules": ()}, "no module given"),
-        ({"shutdown_timeout": -1.0}, "shutdown timeout"),
-        ({"pool": "fibre"}, "pool is 'fibre'"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(wrong: dict[str, object], text: str) -> None:
-    options = {"settings": Settings(url="sqlite:///x.db"), "modules": ("shop",), **wrong}
-
-    with pytest.raises(SettingInvalid, match=text):
-        WorkerOptions(**options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
