@@ -48,17 +48,6 @@ def pack_reply(value: dict[str, Any]) -> bytes:
     return len(payload).to_bytes(HEADER, "big") + payload
 
 
-def unpack_reply(payload: bytes) -> dict[str, Any]:
-    """Return the object that pack_reply packed. Raises InvalidFrame."""
-    try:
-        value = json.loads(payload)
-    except (ValueError, RecursionError):
-        raise InvalidFrame(f"{payload[:40]!r} is not JSON") from None
-    if not isinstance(value, dict):
-        raise InvalidFrame(f"{payload[:40]!r} is not a JSON object")
-    return value
-
-
 class FrameBuffer:
     """Splits a byte stream into the payloads of its frames."""
 

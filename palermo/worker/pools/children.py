@@ -5,6 +5,7 @@ for, and what its end means for its jobs.
 """
 
 import asyncio
+import json
 import logging
 import os
 import socket
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 from msgspec import ValidationError, convert
 
 from palermo.contract.tasks import wait_for_any
-from palermo.worker.ipc.frames import FrameBuffer, InvalidFrame, pack, unpack_reply
+from palermo.worker.ipc.frames import FrameBuffer, pack
 from palermo.worker.ipc.pipes import SlotPipe
 from palermo.worker.options import WorkerFailed, WorkerMisused
 from palermo.worker.registered import Registered
@@ -243,8 +244,8 @@ class Children:
             data = b""
         try:
             for payload in self._frames.feed(data):
-                self._on_report(unpack_reply(payload))
-        except (InvalidFrame, ValidationError):
+                self._on_report(json.loads(payload))
+        except (ValidationError, ValueError, RecursionError):
             data = b""
         if not data:
             self._template_ended()
