@@ -98,7 +98,7 @@ class IoThread:
                 ended.cancel()
                 self.abandon(publish)
         if ended.cancelled():
-            raise self._keeper.timeout_error(publish.last)
+            raise self._keeper.timeout_error(publish.last_error)
         ended.result()
         return publish
 
@@ -143,7 +143,7 @@ class IoThread:
             raise
         if not ended:
             self.abandon(publish)
-            raise self._keeper.timeout_error(publish.last)
+            raise self._keeper.timeout_error(publish.last_error)
         if publish.error is not None:
             raise _copy_of(publish.error)
 
@@ -159,7 +159,7 @@ class IoThread:
         `within` limits the whole call in seconds; without it, only opening the session is limited. With `again`, the
         function runs a second time on a new session if the session turns out to be lost.
         """
-        return self.result(self._begin(lambda: self._ask_within(function, again, within)))
+        return self.result(self._begin(lambda: self._ask(function, again, within)))
 
     def watch(self, question: Question[T]) -> "Future[T]":
         """Start the coroutine function with the shared journal subscription, and return a future."""
@@ -242,26 +242,21 @@ class IoThread:
             # Don't call shutdown_default_executor, which waits for a hanging name lookup.
             self._loop.close()
 
-    async def _ask_within(
-        self, function: Callable[[Broker], Coroutine[Any, Any, T]], again: bool, within: float | None
-    ) -> T:
+    async def _ask(self, function: Callable[[Broker], Coroutine[Any, Any, T]], again: bool, within: float | None) -> T:
+        known = self._keeper.session
         try:
             async with asyncio.timeout(within) as limit:
-                return await self._ask(function, again)
+                while True:
+                    session = await self._keeper.get_within_timeout()
+                    try:
+                        return await function(session)
+                    except BrokerUnavailable as error:
+                        if not self._keeper.give_up_after(error, session) or not again or session is not known:
+                            raise
         except TimeoutError:
             if not limit.expired():
                 raise
             raise self._keeper.timeout_error(within=within, unsure=not again) from None
-
-    async def _ask(self, function: Callable[[Broker], Coroutine[Any, Any, T]], again: bool) -> T:
-        known = self._keeper.session
-        while True:
-            session = await self._keeper.get_within_timeout()
-            try:
-                return await function(session)
-            except BrokerUnavailable as error:
-                if not self._keeper.give_up_after(error, session) or not again or session is not known:
-                    raise
 
     def _on_open(self, session: Broker) -> None:
         self.recorder.attach(session.journal)

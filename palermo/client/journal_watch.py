@@ -230,7 +230,7 @@ class JournalWatch:
                 found = await check(found, waiter.cancelled)
             return found or await waiter.future
 
-    async def last_step(self, id: str, created: int | None, since: float) -> Record | None:
+    async def last_record(self, id: str, created: int | None, since: float) -> Record | None:
         """Return the job's last record other than its progress and log lines, or None. See `find_end` for arguments and
         errors.
         """

@@ -1,9 +1,13 @@
 """Sends publishes to the broker: a single message directly if possible, everything else with a coroutine.
 
-On an open session a single message is written directly and confirmed by a callback, without a task. Nearly every
-enqueue does this, usually on the waiting thread itself. In all other cases the coroutine `Sender._until_stored` opens
-sessions and publishes until the message is stored or the publish times out. It also takes over a directly written
-message if that fails, or has no answer after half of its time.
+A publish is written directly or by the coroutine `Sender._until_stored`:
+
+* On an open session, `write` sends a single message and returns. The session calls `_answered`. Nearly every enqueue
+  does this, usually on the waiting thread, without a task.
+* In all other cases, the coroutine opens sessions and publishes until the message is stored or the publish times out.
+
+`take_over` starts the coroutine for a publish that was written directly, if that failed or has no answer after half of
+its time. The coroutine then waits for that answer, and publishes again only if the session is given up.
 """
 
 import asyncio
@@ -44,8 +48,8 @@ class Publish:
     """
 
     __slots__ = (
-        *("answers", "began", "confirmed", "done", "error", "finished", "future", "key_requests", "last", "messages"),
-        *("session", "task"),
+        *("answers", "began", "confirmed", "done", "error", "finished", "future", "key_requests", "last_error"),
+        *("messages", "session", "task"),
     )
 
     def __init__(
@@ -67,7 +71,7 @@ class Publish:
         #: Runs `Sender._until_stored`.
         self.task: asyncio.Task[None] | None = None
         #: Error of the last attempt.
-        self.last: BrokerUnavailable | None = None
+        self.last_error: BrokerUnavailable | None = None
         self.finished = False
         self.error: BaseException | None = None
         #: Awaited by an event loop; None if a thread waits.
@@ -165,7 +169,7 @@ class Sender:
 
     def abandon(self, publish: Publish) -> None:
         """Stop a publish whose caller doesn't wait."""
-        publish.finish(self._keeper.timeout_error(publish.last))
+        publish.finish(self._keeper.timeout_error(publish.last_error))
         if publish.task is not None:
             publish.task.cancel()
 
@@ -191,7 +195,7 @@ class Sender:
             return
         publish.session = None
         if isinstance(error, BrokerUnavailable):
-            publish.last = error
+            publish.last_error = error
             self._keeper.give_up(session)
         if (waiting := self._attempts.get(publish)) is not None:
             waiting.cancel()
@@ -221,9 +225,9 @@ class Sender:
                     if await self._attempt(publish, session, end):
                         return
             except TimeoutError:
-                raise self._keeper.timeout_error(_blocked(session) or publish.last) from None
+                raise self._keeper.timeout_error(_blocked(session) or publish.last_error) from None
             except BrokerUnavailable as error:
-                publish.last = error
+                publish.last_error = error
                 if session is not None:
                     self._keeper.give_up_after(error, session)
             session = None
@@ -272,13 +276,13 @@ class Sender:
         if publish.key_requests and publish.answers is None:
             with suppress(PalermoError):
                 if (why := await session.keys.why_silent()) is not None:
-                    publish.last, self._keeper.last_answer_at = why, self._loop.time()
+                    publish.last_error, self._keeper.last_answer_at = why, self._loop.time()
         elif (blocked := _blocked(session)) is not None:
             # The session is alive and will store the message after the alarm; publishing again would duplicate it.
-            publish.last = blocked
+            publish.last_error = blocked
         # uvloop's clock has millisecond resolution
         elif not publish.takes_long and self._keeper.last_answer_at <= began:
-            publish.last = publish.last or BrokerUnavailable(f"{session.describe()} did not respond.")
+            publish.last_error = publish.last_error or BrokerUnavailable(f"{session.describe()} did not respond.")
             self._keeper.give_up(session)
 
     def _on_stored(self, publish: Publish) -> None:

@@ -260,7 +260,7 @@ def status_at_end(record: Record) -> JobStatus:
     )
 
 
-def status_at_step(record: Record, place: JobLocation) -> JobStatus | None:
+def status_by_last_record(record: Record, place: JobLocation) -> JobStatus | None:
     """Return the status of a job that wasn't found; None unless its last record means that it is waiting.
 
     `place` lists the places that were not searched; the job may have been purged there.
@@ -336,7 +336,7 @@ def find_status(client: JobClient, job: AnyJob, patience: float | None = None) -
         found = await search.status()
         if found.state is State.UNKNOWN and search.journal_read and not search.key_error:
             await _wait_for_records()
-            found = await replace(search, end=None, step=None).status()
+            found = await replace(search, end=None, last_record=None).status()
         return found
 
     return find
@@ -360,14 +360,21 @@ class _Search:
     place: JobLocation = field(default_factory=JobLocation)
     #: The job's end and last record in the journal, whether the journal was read, and why not.
     end: Record | None = None
-    step: Record | None = None
+    last_record: Record | None = None
     journal_read: bool = False
     read_error: str = ""
     #: Why the keys couldn't be read.
     key_error: str = ""
 
     async def status(self) -> JobStatus:
-        for look in (self._ended_lately, self._located, self._ended, self._kept_with_key, self._last_step, self._step):
+        for look in (
+            self._ended_lately,
+            self._located,
+            self._ended,
+            self._kept_with_key,
+            self._waiting,
+            self._step_of_workflow,
+        ):
             if (found := await look()) is not None:
                 return await self._with_key(found)
         why = (
@@ -405,7 +412,7 @@ class _Search:
             async with asyncio.timeout_at(until):
                 self.end = await self.watch.find_end(*about)
                 if self.end is None and self.place.unseen:
-                    self.step = await self.watch.last_step(*about)
+                    self.last_record = await self.watch.last_record(*about)
             self.journal_read, self.patience = True, until - loop.time()
         except TimeoutError:
             self.read_error = f"The journal was not read in time. {self.watch.read_error}".strip()
@@ -431,10 +438,13 @@ class _Search:
             self._without_record(State.DONE, key=key.name, reason=_KEY_CLOSED) if done else None
         )
 
-    async def _last_step(self) -> JobStatus | None:
-        return status_at_step(self.step, self.place) if self.step is not None and self.place.unseen else None
+    async def _waiting(self) -> JobStatus | None:
+        """Return the status of a job that is waiting according to the journal, in a place that was not searched."""
+        if self.last_record is None or not self.place.unseen:
+            return None
+        return status_by_last_record(self.last_record, self.place)
 
-    async def _step(self) -> JobStatus | None:
+    async def _step_of_workflow(self) -> JobStatus | None:
         """Return the status of a workflow's step that has no job, for example because it waits for other steps."""
         for id, path in workflows_above(self.job.id):
             with suppress(BrokerUnavailable):

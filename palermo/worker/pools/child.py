@@ -137,7 +137,7 @@ class Child(Process):
                 message.rerun_after, self._owner.kill_job, run, rerun_timeout(message.rerun_after)
             )
 
-    def leave(self, run: Run) -> None:
+    def remove(self, run: Run) -> None:
         """Remove this job from the child and stop its timers. A retired child ends with its last job."""
         run.child = None
         del self.runs[run.slot]
@@ -199,7 +199,7 @@ class Child(Process):
             if not waiter.done():
                 waiter.set_result(result)
         elif run is not None:
-            self.leave(run)
+            self.remove(run)
             self._owner.answered(self, run, result)
         else:
             self._refuse_answer()
@@ -220,7 +220,7 @@ class Child(Process):
             if not waiter.done():
                 waiter.set_exception(SlotLost(why))
         for run in [*self.runs.values()]:
-            self.leave(run)
+            self.remove(run)
             self._owner.run_lost(self, run, why)
         for stack in self._stacks.values():
             stack.set_result(None)
