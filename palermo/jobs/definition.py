@@ -187,12 +187,10 @@ class JobDefinition:
         return sum(one.default is one.empty for one in named), len(named)
 
     def hooks(self, kind: str, instance: object | None = None) -> tuple[Callable[..., Any], ...]:
-        """Return the job's own hooks of one kind, including inherited ones, by name. They take the job's arguments.
+        """Return a class's hooks of one kind, including inherited ones, by name. They take the job's arguments.
 
         Hooks that are instance methods are bound to `instance`, or else to a new object.
         """
-        if not self.is_class:
-            return self.own_hooks.of(kind)
         names = self._method_hooks.get(kind)
         if not names:
             return ()

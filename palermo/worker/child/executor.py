@@ -401,12 +401,13 @@ class Executor:
                     # Hooks can't be called, because the process died before the arguments were decoded, or they decode
                     # differently now.
                     log.warning("on_failure hooks not called id=%s error=%r", each.id, str(error))
-                    call.refuse(self._run_failures.unrunnable(each, _fatal(crash), crash))
+                    call.refuse(self._run_failures.failed(each, _fatal(crash), crash))
                     continue
-                # Without the traceback, which contains only Palermo's frames.
+                # It isn't retried, because it would fail again. Without the traceback, which contains only Palermo's
+                # frames.
                 failure = self._failure(error.with_traceback(None))
                 self._on_error(error, (each,))
-                call.refuse(self._run_failures.unrunnable(each, error, failure))
+                call.refuse(self._run_failures.failed(each, error, failure))
         return call
 
     def _prepare(self, message: Message) -> tuple[JobDefinition, list[Any], dict[str, Any]]:

@@ -6,7 +6,7 @@ still apply.
 
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -66,11 +66,7 @@ class RunFailures:
                 return Dropped(because[:_MAX_REASON])
         if decision.exhausted:
             self.call_hooks("on_exhausted", run, error)
-        return self._report_failed(run.message, error, failure, run.args, run.kwargs)
-
-    def unrunnable(self, message: Message, error: BaseException, failure: Failure) -> Result:
-        """Return the result of a message without a callable job. It isn't retried, because it would fail again."""
-        return self._report_failed(message, error, failure, [], {})
+        return self.failed(run.message, error, failure, run.args, run.kwargs)
 
     def _decide(self, run: JobRun, error: BaseException) -> Decision:
         policy, message = run.definition.policy, run.message
@@ -98,10 +94,18 @@ class RunFailures:
                 if inspect.iscoroutine(answer):
                     run.later.append(_finish(kind, hook, run, answer))
 
-    def _report_failed(
-        self, message: Message, error: BaseException, failure: Failure, args: Sequence[Any], kwargs: dict[str, Any]
+    def failed(
+        self,
+        message: Message,
+        error: BaseException,
+        failure: Failure,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] = {},
     ) -> Result:
-        """Report a failed job to the failure backends. Errors in them don't affect the job."""
+        """Return the result of a job that isn't retried, and report it to the failure backends.
+
+        Errors in them don't affect the job. A message without a callable job has no arguments here.
+        """
         backends = hooks.failure_backends()
         if not backends:
             return Raised(failure)

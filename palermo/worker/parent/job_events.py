@@ -405,6 +405,7 @@ class Progress:
         self._unsaved: str | None = None
 
     def add(self, report: Report) -> None:
+        """Add a report of the running job. A report that arrives later is dropped."""
         if not self.runs:
             return
         self._reported = True

@@ -55,7 +55,7 @@ from palermo.errors import (
     PalermoError,
     WorkerDied,
 )
-from palermo.worker.ipc.frames import MAX_TEXT, Report
+from palermo.worker.ipc.frames import MAX_TEXT
 from palermo.worker.parent.broker_session import BrokerSession, backoff
 from palermo.worker.parent.job_events import (
     SETTLED,
@@ -307,10 +307,6 @@ class SlotTask:
             self.number, message, result, began_at=times[0], ended_at=times[1], settled=settled, by=by, written=written
         )
         self._worker.job_ended(message, result, settled=settled)
-
-    def reported(self, report: Report) -> None:
-        """Add a report of the running job. A report that arrives later is dropped."""
-        self.progress.add(report)
 
     def _job_reported(self, kind: RecordKind, fields: Mapping[str, Any]) -> None:
         """Record progress or a log line of the job, or of the first job in a batch."""

@@ -116,7 +116,7 @@ class Worker:
             on_failure=self._duties.job_failed,
         )
         self._slots = [SlotTask(n, worker_tag(pid, host, n), self.shared) for n in range(1, options.concurrency + 1)]
-        pool.on_report = lambda number, report: self._slots[number - 1].reported(report)
+        pool.on_report = lambda number, report: self._slots[number - 1].progress.add(report)
         self._serving = Serving(self._slots, self.shared, slot_lost=self._shutdown.give_up)
         self._empty_queues = EmptyQueues(self.shared, self._serving, self._shutdown)
         self._stack_dumps = StackDumps(pool, self._slots)
