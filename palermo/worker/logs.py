@@ -283,17 +283,7 @@ def _typed(rounding: str, value: Any) -> Any:
 
 
 def _time(created: float) -> str:
-    second, millisecond = divmod(int(created * 1_000 + _HALF_A_MICROSECOND), 1_000)
-    return f"{_second(second)}.{millisecond:03d}Z"
-
-
-#: In milliseconds. Added because a timestamp in a float may be slightly too small: .123 must not become .122.
-_HALF_A_MICROSECOND = 0.0005
-
-
-@lru_cache(maxsize=8)
-def _second(second: int) -> str:
-    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _trace(record: logging.LogRecord) -> str:
