@@ -373,13 +373,11 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
     async def publish_many(
         self,
         messages: Iterable[Message],
-        sent: Callable[[], None] | None = None,
         stored: Callable[[int], None] = ignore_count,
     ) -> int:
         """Like `publish`, for many messages, with overlapping confirms. Returns their number once all are stored.
 
-        A broker may call `sent` when all are on their way; messages published later are stored behind them. It calls
-        `stored` with the number of stored messages so far, and once more before it returns or raises.
+        A broker calls `stored` with the number of stored messages so far, and once more before it returns or raises.
         """
 
     async def consume(

@@ -117,10 +117,9 @@ class RabbitmqBroker:
     async def publish_many(
         self,
         messages: Iterable[Message],
-        sent: Callable[[], None] | None = None,
         stored: Callable[[int], None] = ignore_count,
     ) -> int:
-        return await self._outbox.publish_many(messages, sent=sent, stored=stored)
+        return await self._outbox.publish_many(messages, stored=stored)
 
     async def consume(
         self,

@@ -67,7 +67,6 @@ class RedisBroker(StepBroker[Store, RedisConsumer]):
     async def publish_many(
         self,
         messages: Iterable[Message],
-        sent: Callable[[], None] | None = None,
         stored: Callable[[int], None] = ignore_count,
     ) -> int:
         count, begun = 0, []

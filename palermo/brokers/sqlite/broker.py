@@ -75,7 +75,6 @@ class SqliteBroker(StepBroker[SqliteSteps, SqliteConsumer]):
     async def publish_many(
         self,
         messages: Iterable[Message],
-        sent: Callable[[], None] | None = None,
         stored: Callable[[int], None] = ignore_count,
     ) -> int:
         count = 0

@@ -73,7 +73,6 @@ class Outbox:
         self,
         messages: Iterable[Message],
         into: Callable[[Message], str] | None = None,
-        sent: Callable[[], None] | None = None,
         stored: Callable[[int], None] = ignore_count,
     ) -> int:
         """Store these messages, each in its own queue, or in the one returned by `into`.
@@ -82,7 +81,7 @@ class Outbox:
         """
         window = ConfirmWindow()
         try:
-            return await self._publish_through(window, messages, into, sent)
+            return await self._publish_through(window, messages, into)
         finally:
             stored(window.stored)
 
@@ -91,7 +90,6 @@ class Outbox:
         window: "ConfirmWindow",
         messages: Iterable[Message],
         into: Callable[[Message], str] | None,
-        sent: Callable[[], None] | None,
     ) -> int:
         failed: dict[str, list[Message]] = {}
         count = 0
@@ -117,8 +115,6 @@ class Outbox:
             self._connection.raw.flush()
             if not self._connection.raw.writable.is_set():
                 await self._connection.raw.writable.wait()
-        if sent is not None:
-            sent()
         await window.wait_for_confirms()
         await self._again(window)
         for queue, put in failed.items():
