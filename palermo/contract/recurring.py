@@ -112,7 +112,7 @@ class RecurringJob(Plain, frozen=True, kw_only=True):
     def in_words(self) -> str:
         """A description of its times for users."""
         if self.every is not None:
-            return f"Every {_duration(self.every)}"
+            return f"Every {interval(self.every)}"
         return f"{_read(self.cron).explain()} ({self.tz})"
 
     def switched(self, *, on: bool) -> "RecurringJob":
@@ -197,7 +197,8 @@ def _check_every(every: object) -> None:
 _UNITS = (("day", 86_400.0), ("hour", 3_600.0), ("minute", 60.0))
 
 
-def _duration(seconds: float) -> str:
+def interval(seconds: float) -> str:
+    """The interval in words, after "every": `6 hours`, or `hour`."""
     unit, size = next((one for one in _UNITS if seconds % one[1] == 0), ("second", 1.0))
     count = seconds / size
     return unit if count == 1 else f"{count:g} {unit}s"

@@ -4,7 +4,7 @@ from typing import Any, Unpack, cast
 
 from palermo.client.prepare_recurring import entry
 from palermo.contract import clock
-from palermo.contract.recurring import SCHEDULED, Schedule, recurring_job
+from palermo.contract.recurring import SCHEDULED, Schedule, interval, recurring_job
 from palermo.contract.recurring_entries import RUNTIME, EntryChange, RecurringEntry
 from palermo.contract.row_types import RecurringRow
 from palermo.contract.rows import arguments_of, as_json, iso_instant
@@ -32,7 +32,11 @@ def _difference(before: RecurringEntry | None, after: RecurringEntry) -> str:
 
 
 def _values(entry: RecurringEntry) -> dict[str, Any]:
-    known = {**entry.recurring.to_plain(), "queue": entry.message.queue}
+    known = {
+        **entry.recurring.to_plain(),
+        "every": entry.recurring.every and interval(entry.recurring.every),
+        "queue": entry.message.queue,
+    }
     return {name: known[name] for name in SCHEDULED if known[name]}
 
 

@@ -77,7 +77,7 @@ def test_actions_are_written_down_with_who_did_them(client: Client, actions: Cal
         {"action": "purge", "queue": "jobs", "count": 2},
         {"action": "dequeue", "queue": "other", "count": 1, "what": "a"},
         {"action": "delete queue", "queue": "other", "count": 0},
-        {"action": "put recurring", "what": "nightly: job a, every 3600.0, tz UTC, missed once, queue jobs"},
+        {"action": "put recurring", "what": "nightly: job a, every hour, tz UTC, missed once, queue jobs"},
         {"action": "disable recurring", "what": "nightly"},
         {"action": "run recurring", "what": "nightly", "count": 1, "ids": [run]},
         {"action": "remove recurring", "what": "nightly"},
@@ -177,6 +177,6 @@ def test_a_saved_schedule_tells_its_old_and_new_values(client: Client, actions: 
     assert [one["what"] for one in actions(4)] == [
         "nightly: job a, cron 0 3 * * *, tz UTC, missed once, queue jobs",
         "nightly: cron 0 3 * * * → 0 4 * * *, queue jobs → low, other arguments",
-        "nightly: cron 0 4 * * * → none, every none → 60.0",
+        "nightly: cron 0 4 * * * → none, every none → minute",
         "nightly: unchanged",
     ]

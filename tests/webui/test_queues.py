@@ -407,8 +407,8 @@ def test_a_worker_shows_its_release_and_what_it_uses_until_it_ends(web: Web, rig
     assert [value for (value,) in plots[0]["rows"] if value is not None][-1] > 10_000_000
     assert [value for (value,) in plots[1]["rows"] if value is not None] == []
     # The page of all workers asks none: it shows what is known, and is told when there is more.
-    eventually(lambda: re.search(r"\d+&nbsp;MB, \d+&nbsp;%", web.http.get("/workers").text))
-    eventually(lambda: re.search(r"<dt>CPU</dt><dd>\d+ <small>%", web.http.get(path).text))
+    eventually(lambda: re.search(r"\d+&nbsp;MB, \d+%", web.http.get("/workers").text))
+    eventually(lambda: re.search(r"<dt>CPU</dt><dd>\d+<small>%", web.http.get(path).text))
     web.page(path, "<dt>Leader for</dt><dd>scheduled jobs")
 
     rig.worker("--log-level", "warning", PALERMO_RELEASE="2.15.0")

@@ -24,7 +24,7 @@ def test_what_a_job_tells_is_on_its_page_and_its_workers(web: Web, rig: Rig) -> 
         # The journal may tell of its lines before its worker is asked again.
         assert ("begun\nand waiting" in page, 'value="0.25"' in page) == (True, True)
         for path in (f"/jobs/{job.id}", "/workers", "/", "/queues/jobs", "/running", "/running?filter=queue:jobs"):
-            assert "25 % one of four" in web.http.get(path).text
+            assert "25% one of four" in web.http.get(path).text
         assert "No job is running." in web.http.get("/running?filter=queue:mail").text
         (worker,) = web.api("workers")["rows"] or [{"jobs": []}]
         told = [(running["progress"], running["text"], running["line"]) for running in worker["jobs"]]

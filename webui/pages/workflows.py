@@ -28,7 +28,7 @@ from palermo.webui.filters import (
     known_names,
     list_filter,
 )
-from palermo.webui.render.formats import element_key, pretty_json
+from palermo.webui.render.formats import element_key, pretty_json, readable_instants
 from palermo.webui.render.rendering import listed, page, path, redirect
 from palermo.webui.render.workflow_graph import BOX, HIGH, layers_of, workflow_picture
 from palermo.webui.site import Refused, Visit, Visiting
@@ -146,7 +146,7 @@ def _shown(row: Row, layer: int) -> Row:
         "word": "waits for signal" if row["kind"] == "signal" and row["state"] == "pending" else word,
         "look": look,
         "comes_after": "; ".join(some_of(one["steps"]) + _WHEN[one["when"]] for one in row["after"]),
-        "why": "" if row["why"] in _shown_elsewhere(row) else row["why"],
+        "why": "" if row["why"] in _shown_elsewhere(row) else readable_instants(row["why"]),
         "output": f"{output[:_OUTPUT]}…" if output is not None and cut else output,
     }
 

@@ -227,7 +227,7 @@ def spark(counts: Sequence[tuple[int, int]], *, begun: bool = False) -> Spark:
 def usage_spark(percents: Sequence[float | None]) -> Spark:
     """Return a sparkline of a worker's CPU usage, in percent of one processor."""
     known = [value for value in percents if value is not None]
-    text = f"CPU in the last ten minutes, at most {round(max(known, default=0.0)):,} %"
+    text = f"CPU in the last ten minutes, at most {round(max(known, default=0.0)):,}%"
     return Spark(sparkline([round((value or 0.0) * 10) for value in percents]), "", text)
 
 

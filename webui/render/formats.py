@@ -35,6 +35,8 @@ _SHORT = 72
 #: a capital letter.
 _LONG_NAME, _PART_END = 16, re.compile(r"(?<=[._:/-])(?![._:/-])|(?<=[a-z0-9])(?=[A-Z])")
 
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+
 
 def name(text: str) -> Markup:
     """Return the name of a job or error. Browsers may break a long one between its parts."""
@@ -81,7 +83,7 @@ def as_unit(value: float | None, unit: str) -> str:
         case "bytes":
             return f"{value / 1e6:,.0f} MB"
         case "percent":
-            return f"{value:,.0f} %"
+            return f"{value:,.0f}%"
         case _:
             return f"{value:,.3g}" if value < 1_000 else f"{value:,.0f}"
 
@@ -145,6 +147,11 @@ def absolute(instant: str) -> str:
     """Format an instant: `2026-11-21 09:03:12 UTC`."""
     at = moment(instant)
     return instant if at is None else at.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def readable_instants(text: str) -> str:
+    """Format the instants in a text."""
+    return _INSTANT.sub(lambda found: absolute(found[0]), text)
 
 
 def element_key(name: str) -> str:

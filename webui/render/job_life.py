@@ -18,7 +18,7 @@ from palermo.core.message import EVENT_ID, Message
 from palermo.core.topology import worker_of
 from palermo.history.entry import STATE_OF
 from palermo.history.index import Index
-from palermo.webui.render.formats import moment, took
+from palermo.webui.render.formats import absolute, moment, took
 from palermo.webui.state.job import FoundJob
 
 #: A run during which its worker died: the worker's id, and the run's start in ISO 8601.
@@ -130,14 +130,14 @@ def _event(row: Row) -> Event:
     match row["kind"]:
         case RecordKind.ENQUEUED:
             due = iso_instant(row["run_at"]) if isinstance(row.get("run_at"), int | float) else None
-            said = f"to {row['queue']}" + (f", to run at {due}" if due else "")
+            said = f"to {row['queue']}" + (f", to run at {absolute(due)}" if due else "")
             once = ", replacing the earlier enqueue, which had not started" if row.get("displaced") else ""
             return Event(title="Enqueued", at=at, detail=said + once)
         case RecordKind.FIRED:
             return Event(title="Enqueued", at=at, detail=f"by the recurring job {row.get('name')}")
         case RecordKind.PROGRESS:
             part = row.get("fraction")
-            detail = f"{part * 100:.0f} %" if isinstance(part, int | float) else ""
+            detail = f"{part * 100:.0f}%" if isinstance(part, int | float) else ""
             return Event(title="Progress", at=at, detail=" ".join(filter(None, (detail, text))))
         case RecordKind.LIMITED:
             most = [f"{row['limit']} at a time"] if row.get("limit") else []

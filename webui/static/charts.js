@@ -37,7 +37,7 @@
     "jobs/s": (value) => `${count(value)}/s`,
     seconds: took,
     bytes: (value) => `${count(Math.round(value / 1e6))} MB`,
-    percent: (value) => `${count(Math.round(value))} %`,
+    percent: (value) => `${count(Math.round(value))}%`,
   };
 
   const iso = (seconds) => new Date(Math.round(seconds * 1000)).toISOString();
