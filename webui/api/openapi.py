@@ -28,6 +28,8 @@ _SCHEMES = {
 class Operation(NamedTuple):
     """An operation as displayed on the page."""
 
+    #: The kind of object.
+    tag: str
     method: str
     path: str
     summary: str
@@ -86,6 +88,7 @@ def _operations(document: Mapping[str, Any]) -> Iterator[Operation]:
         for method, operation in methods.items():
             content = operation.get("requestBody", {}).get("content", {})
             yield Operation(
+                operation["tags"][0],
                 method.upper(),
                 path,
                 operation["summary"],
