@@ -319,7 +319,7 @@
   const foldNarrow = () => {
     for (const each of all("details[data-wide]")) {
       const is = innerWidth >= Number(each.dataset.wide) ? "wide" : "narrow";
-      if (each.dataset.is !== is) each.open = is === "wide" || "filled" in each.dataset;
+      if (each.dataset.is !== is) each.open = is === "wide";
       each.dataset.is = is;
     }
   };
