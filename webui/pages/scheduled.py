@@ -25,6 +25,7 @@ from palermo.jobs.redaction import masked_row
 from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
 from palermo.webui.api.rows import Chosen, Id, Rows
+from palermo.webui.failed.index import FACETS
 from palermo.webui.failed.operations import Operation
 from palermo.webui.filters import (
     LISTED,
@@ -43,6 +44,7 @@ from palermo.webui.pages.choice import NAMES, Choosing, check_act, list_query
 from palermo.webui.pages.failures import check_typed
 from palermo.webui.pages.forms import NO_PROBLEMS, Problems, ShownForm, TimeFields
 from palermo.webui.pages.job_form import Time
+from palermo.webui.render.facets import facets_of_rows
 from palermo.webui.render.rendering import listed, page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
@@ -71,10 +73,11 @@ class JobList(Struct, frozen=True):
     name: str
     state: str
     actions: tuple[str, ...]
+    facets: tuple[str, ...]
 
 
-SCHEDULED = JobList("scheduled", "scheduled", (RUN, MOVE, CANCEL))
-RETRIES = JobList("retries", "retrying", (RETRY, MOVE, GIVE_UP, CANCEL))
+SCHEDULED = JobList("scheduled", "scheduled", (RUN, MOVE, CANCEL), ("job", "queue", "tenant"))
+RETRIES = JobList("retries", "retrying", (RETRY, MOVE, GIVE_UP, CANCEL), FACETS)
 JOB_LISTS = {each.name: each for each in (SCHEDULED, RETRIES)}
 
 
@@ -111,6 +114,7 @@ def jobs(request: Request, visit: Visiting, job_list: Listed, number: PageNumber
         watched={"of": job_list.name, "filter": wanted.text, "page": number},
         asked_for=wanted,
         query=wanted.query,
+        facets=facets_of_rows(wanted, listing.rows, job_list.facets),
         names=sorted(
             {row["name"] for row in live_state(visit.site).snapshot(5.0).queues}
             | {row["queue"] for row in listing.rows}

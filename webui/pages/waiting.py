@@ -3,7 +3,6 @@
 The latter show the number of chosen jobs, ask for confirmation, and act.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -19,7 +18,7 @@ from palermo.webui.filters import LISTED, PageNumber, checked_depth, known_names
 from palermo.webui.pages.choice import NAMES, Choosing, check_act, list_query
 from palermo.webui.pages.failures import check_typed, outcome_response
 from palermo.webui.pages.forms import NO_PROBLEMS, WHOLE, Problems, ShownForm
-from palermo.webui.render.facets import facets
+from palermo.webui.render.facets import facets_of_rows
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visiting
 from palermo.webui.state.live_state import live_state, running_jobs, totals_of
@@ -43,7 +42,7 @@ def running(request: Request, visit: Visiting) -> Response:
         asked_for=wanted,
         silent=totals_of(snapshot).silent,
         running=found[: tuning.MANY],
-        facets=facets(wanted, {name: Counter(row[name] or "" for row in found) for name in ("job", "queue", "worker")}),
+        facets=facets_of_rows(wanted, found, ("job", "queue", "worker")),
         total=len(found),
     )
 
@@ -70,7 +69,15 @@ def waiting(
     filter = replace(wanted.filter, state="waiting")
     found = search_soon(visit, str(filter), filter, limit=tuning.MANY, depth=checked_depth(depth))
     # Not updated live, because each reading holds jobs of the queues for a moment.
-    return page(request, "waiting.html", asked_for=wanted, watched=None, listed=None, found=found)
+    return page(
+        request,
+        "waiting.html",
+        asked_for=wanted,
+        watched=None,
+        listed=None,
+        found=found,
+        facets=facets_of_rows(wanted, found.groups[0].rows, ("job", "queue", "tenant")),
+    )
 
 
 # -- cancel, move and discard

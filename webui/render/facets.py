@@ -4,8 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from palermo.contract.rows import Row
 from palermo.core.text import exactly
 from palermo.core.topology import worker_of
+from palermo.views.facts import facts_of_row
 from palermo.views.filter import JobFilter
 from palermo.webui.filters import ListFilter
 
@@ -37,6 +39,12 @@ def facets(asked: ListFilter[JobFilter], counts: Mapping[str, Counter[str]]) -> 
             shown = [(name, number, asked.having(**{condition: only(name)})) for name, number in known[:MOST]]
             found.append(Facet(condition, shown, len(known) - len(shown)))
     return found
+
+
+def facets_of_rows(asked: ListFilter[JobFilter], rows: Iterable[Row], conditions: tuple[str, ...]) -> list[Facet]:
+    """Return the facets of the rows of a page."""
+    shapes = ((tuple(getattr(facts_of_row(row), name) for name in conditions), 1) for row in rows)
+    return facets(asked, count_names(shapes, conditions))
 
 
 def count_names(rows: Iterable[tuple[tuple[str, ...], int]], conditions: tuple[str, ...]) -> dict[str, Counter[str]]:
