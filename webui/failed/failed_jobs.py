@@ -1,7 +1,7 @@
 """A site's failed jobs: the view of their queues, their rows, and long operations on them."""
 
 from palermo.contract.row_types import JobRow
-from palermo.contract.rows import MAX_SHOWN, Listing, job_row
+from palermo.contract.rows import MAX_SHOWN, Listing, Row, iso_instant, job_row
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable
@@ -67,9 +67,10 @@ class FailedJobs:
         found = self.view.index.page(filter, offset=paging.offset, limit=paging.limit, newest=newest)
         return Listing([self.row(each.message) for each in found], self.view.index.count(filter))
 
-    def groups(self, filter: JobFilter, paging: Paging) -> tuple[list[FailureGroup], int]:
-        """A page of the groups of the failed jobs that match, with their histories, and the number of groups."""
-        return self.view.index.groups(filter, offset=paging.offset, limit=paging.limit, parts=tuning.PARTS)
+    def groups(self, filter: JobFilter, paging: Paging) -> Listing[Row]:
+        """A page of the groups of the failed jobs that match, with their histories."""
+        found, total = self.view.index.groups(filter, offset=paging.offset, limit=paging.limit, parts=tuning.PARTS)
+        return Listing([_group_row(each) for each in found], total)
 
     def row(self, message: Message) -> JobRow:
         """Return the row of a job for display, with hidden values masked."""
@@ -85,6 +86,21 @@ class FailedJobs:
 
     def _count(self) -> int:
         return sum(self._reader.counts().values())
+
+
+def _group_row(group: FailureGroup) -> Row:
+    failure = group.sample.failure
+    return {
+        "fingerprint": group.fingerprint,
+        "count": group.count,
+        "job": group.sample.job or None,
+        "error": failure.exception_class if failure else "",
+        "message": failure.message if failure else "",
+        "first_seen": iso_instant(group.first),
+        "last_seen": iso_instant(group.last),
+        "id": group.sample.id,
+        "history": list(group.history),
+    }
 
 
 def failed_jobs(site: Site) -> FailedJobs:

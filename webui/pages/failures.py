@@ -26,13 +26,12 @@ from palermo.inspector.judges import Which
 from palermo.views.filter import JobFilter
 from palermo.webui import actions, audit, tuning
 from palermo.webui.api.rows import UNSERVED_MEANS, Chosen, Id, Rows
-from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
-from palermo.webui.failed.index import FACETS, FailureGroup
+from palermo.webui.failed.failed_jobs import failed_jobs
+from palermo.webui.failed.index import FACETS
 from palermo.webui.failed.operations import DONE, Operation, operations
 from palermo.webui.filters import (
     LISTED,
     ApiPage,
-    ListFilter,
     PageLimit,
     PageNumber,
     Paging,
@@ -60,17 +59,6 @@ _NO_QUEUE: Mapping[str, str] = MappingProxyType({"queue": "", "unserved": ""})
 
 #: The possible actions on chosen jobs.
 _ACTIONS = ("requeue", "discard")
-
-
-class GroupRow(NamedTuple):
-    group: FailureGroup
-    row: Row
-    #: The path of its sparkline.
-    line: str
-    first: str | None
-    last: str | None
-    #: The URL query that lists its jobs.
-    query: str
 
 
 class Results(NamedTuple):
@@ -105,10 +93,10 @@ def page_of_failures(
         by = "groups" if kinds < total // 2 and not request.query_params else "jobs"
     kept = {"by": by, "limit": "" if limit == tuning.SIZES[0] or by == "groups" else str(limit)}
     kept = {name: value for name, value in kept.items() if value}
-    paging, groups, kinds = Paging(number, tuning.SOME if by == "groups" else limit), list[FailureGroup](), 0
-    listing = Listing[JobRow]([], total)
+    paging = Paging(number, tuning.SOME if by == "groups" else limit)
+    groups, listing = Listing[Row]([], 0), Listing[JobRow]([], total)
     if state.ready and by == "groups":
-        groups, kinds = found.groups(wanted.filter, paging)
+        groups = found.groups(wanted.filter, paging)
     elif state.ready:
         listing = found.page(wanted.filter, paging, newest=True)
     results = _results(visit, commands.last_requeue())
@@ -124,8 +112,9 @@ def page_of_failures(
         facets=facets(wanted, count_names(index.shapes(wanted.filter), FACETS)) if state.ready else [],
         operations=[each for each in commands.running() if each.place == "failures"],
         results=results,
-        groups=[_line(found, wanted, each) for each in groups],
-        kinds=kinds,
+        groups=groups.rows,
+        kinds=groups.total,
+        sparkline=sparkline,
         group_name=found.group_name(wanted.filter.group) if wanted.filter.group else "",
         query=wanted.query,
         kept=kept,
@@ -164,17 +153,6 @@ def chosen_filter(request: Request, visit: Visiting) -> JobFilter:
     if wanted.until is None:
         wanted = replace(wanted, until=float(max(int(clock.now()), newest)))
     return replace(wanted, since=None if wanted.since is None else float(int(wanted.since)))
-
-
-def _line(found: FailedJobs, wanted: ListFilter[JobFilter], group: FailureGroup) -> GroupRow:
-    return GroupRow(
-        group=group,
-        row=found.row(group.sample),
-        line=sparkline(group.history),
-        first=iso_instant(group.first),
-        last=iso_instant(group.last),
-        query=wanted.having(group=group.fingerprint),
-    )
 
 
 # -- requeue and discard
@@ -466,22 +444,7 @@ def api_failed_groups(visit: Visiting, paging: ApiPage, filter: Asked) -> Groups
     """Groups of failed jobs with the same job, exception and place in the code, largest group first."""
     found = failed_jobs(visit.site)
     found.wait_until_read()
-    rows, total = found.groups(filter, paging)
-    shown: list[Row] = [
-        {
-            "fingerprint": each.fingerprint,
-            "count": each.count,
-            "job": each.sample.job or None,
-            "error": each.sample.failure.exception_class if each.sample.failure else "",
-            "message": each.sample.failure.message if each.sample.failure else "",
-            "first_seen": iso_instant(each.first),
-            "last_seen": iso_instant(each.last),
-            "id": each.sample.id,
-            "history": list(each.history),
-        }
-        for each in rows
-    ]
-    return Groups.of(Listing(shown, total), paging)
+    return Groups.of(found.groups(filter, paging), paging)
 
 
 @api.post("/requeue", responses=_BEGUN)

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.recurring import RecurringJob
-from palermo.contract.rows import Row, iso_instant
+from palermo.contract.rows import Listing, Row
 from palermo.core.failure import printable
 from palermo.core.text import exactly
 from palermo.errors import BrokerError
@@ -22,7 +22,7 @@ from palermo.settings.settings import Settings
 from palermo.views.filter import JobFilter
 from palermo.webui import tuning
 from palermo.webui.failed.failed_jobs import failed_jobs
-from palermo.webui.filters import filter_query, known_names
+from palermo.webui.filters import Paging, filter_query, known_names
 from palermo.webui.pages.enqueue import blank_form
 from palermo.webui.pages.statistics import report_context
 from palermo.webui.render import charts
@@ -105,25 +105,14 @@ def _failures(visit: Visit, name: str) -> dict[str, Any]:
     found = failed_jobs(visit.site)
     reading = found.view.update()
     chosen = JobFilter(job=exactly(name))
-    groups, kinds = (
-        found.view.index.groups(chosen, offset=0, limit=tuning.SOME, parts=tuning.PARTS) if reading.ready else ([], 0)
-    )
+    groups = found.groups(chosen, Paging(limit=tuning.SOME)) if reading.ready else Listing[Row]([], 0)
     return {
         "reading": reading,
-        "kinds": kinds,
+        "kinds": groups.total,
         "failed_total": found.view.index.count(chosen) if reading.ready else 0,
         "job_query": filter_query(chosen),
-        "groups": [
-            {
-                "count": group.count,
-                "error": found.row(group.sample)["error"],
-                "line": charts.sparkline(group.history),
-                "first": iso_instant(group.first),
-                "last": iso_instant(group.last),
-                "query": filter_query(JobFilter(job=exactly(name), group=group.fingerprint)),
-            }
-            for group in groups
-        ],
+        "groups": groups.rows,
+        "sparkline": charts.sparkline,
     }
 
 
