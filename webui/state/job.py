@@ -30,8 +30,16 @@ from palermo.webui.state.journal_views import JournalViews
 from palermo.webui.state.live_state import LiveState, live_state, running_jobs
 from palermo.webui.state.scheduled_view import scheduled_view
 
-#: An empty row. The worker's report of a running job replaces part of it.
-_UNKNOWN: dict[str, Any] = dict.fromkeys(JobRow.__annotations__) | {"attempts": [], "headers": {}}
+#: The row of a running job without what its worker reports.
+_UNKNOWN: dict[str, Any] = {
+    **dict.fromkeys(JobRow.__annotations__),
+    "attempts": [],
+    "headers": {},
+    "state": JobState.WORKING.value,
+}
+
+#: What a worker reports of the row of a running job.
+_REPORTED = ("id", "job", "queue", "worker", "args", "kwargs", "preview", "content_type", "parent")
 
 #: Headers that a job's page shows elsewhere, or that may contain arguments.
 _SHOWN_ELSEWHERE = {
@@ -65,8 +73,6 @@ class FoundJob(Struct, frozen=True, kw_only=True):
     progress: float | None = None
     text: str = ""
     lines: tuple[str, ...] = ()
-    #: The arguments reported by its worker, as in a running job's row; None if it isn't running.
-    reported: Row | None = None
     #: The same row with hidden values, or None.
     bare: Row | None = None
     #: Its message, if it was read.
@@ -96,19 +102,15 @@ def find_job(site: Site, id: str, queue: str = "") -> FoundJob:
     if found.lines and found.worker is not None:
         # The worker's report contains only the newest line.
         found = replace(found, lines=tuple(site.inspector.jobs.lines(id, found.worker)) or found.lines)
-    if found.row is not None:
-        return replace(found, row=masked_row(found.row, site.hidden), bare=found.row)
-    reported = None if found.reported is None else {**_UNKNOWN, **found.reported}
-    return replace(found, row=reported, queue=found.queue or queue or None)
+    if found.row is None:
+        return replace(found, queue=queue or None)
+    return replace(found, row=masked_row(found.row, site.hidden), bare=found.row)
 
 
 def job_row(visit: Visit, id: str, *, queue: str = "") -> JobRow:
     """Return the row of a running, waiting, scheduled or failed job found by `find_job`. Raises NotFound."""
     check_id(id)
     found = find_job(visit.site, id, queue)
-    if found.state == "running":
-        known = {"id": id, "job": found.name, "queue": found.queue, "worker": found.worker, **(found.reported or {})}
-        return cast(JobRow, {**_UNKNOWN, **known, "state": JobState.WORKING.value})
     if not found.state or found.row is None:
         raise NotFound(
             f"job {id[:80]!r} was not found among running, scheduled and failed jobs or at the ends of the queues. It"
@@ -120,18 +122,14 @@ def job_row(visit: Visit, id: str, *, queue: str = "") -> JobRow:
 def _running(live: LiveState, id: str, max_age: float = 0.5) -> FoundJob | None:
     for job in running_jobs(live.snapshot(max_age)):
         if job["id"] == id:
-            return FoundJob(
-                id=id,
+            return replace(
+                _of_row(_UNKNOWN | {name: job[name] for name in _REPORTED}),
                 state="running",
-                name=job["job"],
-                queue=job["queue"],
-                worker=job["worker"],
                 silent=job["silent"],
                 started_at=job["started_at"],
                 progress=job["progress"],
                 text=job["text"],
                 lines=(job["line"],) if job["line"] else (),
-                reported={name: job[name] for name in ("args", "kwargs", "preview", "content_type", "parent")},
                 key=job["key"],
             )
     return None
