@@ -86,7 +86,6 @@ def workers(request: Request, visit: Visiting) -> Response:
         sparks={id: usage_spark([part.cpu for part in parts]) for id, parts in used.items()},
         hosts=by_host(snapshot.workers),
         totals=totals_of(snapshot),
-        queue_names={row["name"] for row in snapshot.queues},
         deaths=[life.row() for life in deaths(visit.site)[: tuning.SOME]],
         deployed=_deployed(visit),
         releases=Counter(row["release"] for row in snapshot.workers if row["release"]).most_common(),
