@@ -13,10 +13,10 @@ from tests.acceptance.conftest import RestartingBroker
 from tests.harness.rig import COMMAND, Rig
 from tests.helpers import eventually, has_traceback
 from tests.inspector.jobs import publish_many_failed
-from tests.scale import RESTARTS
+from tests.scale import RESTARTS, scaled
 
 #: Failed jobs, and how many of them a requeue stores and takes out together at most.
-MANY, BATCH = 5_000, 200
+MANY, BATCH = scaled(2_000, 5_000), 200
 
 HOUR = 3_600.0
 
