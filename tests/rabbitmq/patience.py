@@ -18,13 +18,13 @@ SECONDS = 15.0
 
 def have_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, until the test ends."""
-    monkeypatch.setattr(worker_control, "_PATIENCE", SECONDS)
+    monkeypatch.setattr(worker_control, "ANSWERED_WITHIN", SECONDS)
     monkeypatch.setattr(steering, "STORED_WITHIN", SECONDS)
     monkeypatch.setattr(run_log, "PATIENCE", 2 * SECONDS)
     monkeypatch.setattr(run_log, "STORED_WITHIN", SECONDS)
     monkeypatch.setattr(consumer, "STORED_WITHIN", SECONDS)
     monkeypatch.setattr(job_destinations, "PATIENCE", SECONDS)
-    monkeypatch.setattr(diagnosis, "_PATIENCE", SECONDS)
+    monkeypatch.setattr(diagnosis, "CHECKED_WITHIN", SECONDS)
     # And on every broker.
     monkeypatch.setattr(workers, "PATIENCE", SECONDS)
     for module in (jobs, workers):

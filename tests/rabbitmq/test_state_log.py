@@ -142,7 +142,7 @@ async def test_a_list_that_is_longer_than_a_leader_may_hold_is_read_to_its_end(
     lead: Lead, session: SessionParameters, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_log, "_MOST", 60)
-    monkeypatch.setattr(state_log, "_SETTLING", 5)
+    monkeypatch.setattr(state_log, "PATIENCE", 0.05)
 
     async with leading(session, internal(session.exchange, "other")) as leader:
         await write_names(lead, 500)
@@ -208,7 +208,7 @@ async def test_a_lost_session_fails_what_is_under_way_and_keeps_all_records(lead
 async def test_a_leader_does_not_begin_while_another_reads_the_records(
     lead: Lead, session: SessionParameters, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_log, "_SETTLING", 20)
+    monkeypatch.setattr(state_log, "PATIENCE", 0.2)
 
     async with lead() as earlier, connected(session) as connection:
         await earlier.log.append({"number": 1})

@@ -120,7 +120,7 @@ async def test_a_sweep_waits_for_no_program_that_consumes_failed_jobs_for_ever(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("palermo.brokers.rabbitmq.browsing.sweep._SILENT", 0.2)
+    monkeypatch.setattr("palermo.brokers.rabbitmq.browsing.sweep.LONG_PATIENCE", 0.2)
     look = await held(connection, exchange, 10)
 
     assert (await thirty_failed.sweep(FAILED_QUEUE, lambda _: Remove())).removed == 20

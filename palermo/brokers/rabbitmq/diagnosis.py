@@ -24,6 +24,7 @@ from palermo.brokers.rabbitmq.browsing.sweep import take
 from palermo.brokers.rabbitmq.cluster.facts import Facts
 from palermo.brokers.rabbitmq.leadership.workflow_client import RabbitmqWorkflows
 from palermo.brokers.rabbitmq.publishing.declarer import EventTopology
+from palermo.brokers.rabbitmq.seconds import CHECKED_WITHIN
 from palermo.contract.broker import Finding, SessionParameters
 from palermo.core.text import count
 from palermo.core.topics import distributor, gateway
@@ -56,9 +57,6 @@ async def check_events(session: SessionParameters, connection: Connection, facts
         found.append(Finding.problem("events", text, "Start a worker of any group, or publish one event."))
     return found or [Finding.ok("events", f"subscribed: {count(len(known), 'group')}, by {gateway(session.prefix)}")]
 
-
-#: Maximum seconds of one publish before it counts as a problem.
-_PATIENCE = 2.0
 
 #: Number of jobs at the head of a queue without priorities that are checked for priorities.
 _FIRST_FEW = 10
@@ -232,7 +230,7 @@ class Diagnosis:
         try:
             publisher = await Publisher.open(connection)
             properties = Properties(delivery_mode=PERSISTENT, message_id="doctor")
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(CHECKED_WITHIN):
                 await publisher.send(exchange, name, properties, b"")
                 took = (time.monotonic() - began) * 1_000
                 # Twice, since during an alarm the first one is stored, and only then blocks the connection.
@@ -251,7 +249,7 @@ class Diagnosis:
             return Finding.problem("alarms", trouble.cause, trouble.advice)
         return Finding.problem(
             "publish",
-            f"not confirmed within {_PATIENCE:g} s",
+            f"not confirmed within {CHECKED_WITHIN:g} s",
             "The server or its disk is overloaded. Check the server's log.",
         )
 

@@ -24,7 +24,7 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher, PublishFuture
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
 from palermo.brokers.rabbitmq.browsing.sweep import take
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes
-from palermo.brokers.rabbitmq.seconds import LOOK_EVERY, STILL_REFUSED
+from palermo.brokers.rabbitmq.seconds import LOOK_EVERY, SAY_OFTEN, STILL_REFUSED
 from palermo.contract.sweep import SweepProgress
 from palermo.core.topology import CLASSIC, PRIORITY, QUORUM, amqp_queue, internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, HeadersTooLarge, NotFound, PublishRefused
@@ -33,9 +33,6 @@ log = logging.getLogger("palermo.rabbitmq")
 
 #: Number of messages moved together. A kill in between may duplicate this many.
 _BATCH = 100
-
-#: Seconds between two log lines about running jobs.
-_SAY = 10.0
 
 #: Maximum number of attempts to create the new queue, since another program may create the old one again first.
 _ATTEMPTS = 20
@@ -171,7 +168,7 @@ class Migration:
         while (jobs := await self._running()) != 0:
             if aside:
                 await self._divert()
-            if loop.time() - said > _SAY:
+            if loop.time() - said > SAY_OFTEN:
                 said = loop.time()
                 if jobs is None:
                     log.warning("waiting for a worker that does not answer queue=%s", self._queue)

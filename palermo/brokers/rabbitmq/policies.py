@@ -13,11 +13,12 @@ from typing import Any
 from urllib.parse import quote
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.seconds import CHECKED_WITHIN
 from palermo.contract.broker import Finding
 from palermo.core.text import count
 
-#: The plugin's default port; and the limits of its answer in seconds and bytes.
-PORT, _PATIENCE, _MOST = 15672, 2.0, 50_000_000
+#: The plugin's default port, and the maximum size of its answer in bytes.
+PORT, _MOST = 15672, 50_000_000
 
 #: Settings of policies that remove jobs, and how.
 _TAKES_AWAY = {
@@ -41,14 +42,14 @@ async def definitions(connection: Connection) -> Definitions | None:
     if address.scheme != "amqp":
         return None  # never send the password over a less secure connection than the broker's
     try:
-        async with asyncio.timeout(2 * _PATIENCE):
+        async with asyncio.timeout(2 * CHECKED_WITHIN):
             return await asyncio.to_thread(_ask, connection.host[0], address.username, address.password, address.vhost)
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError):
         return None
 
 
 def _ask(host: str, user: str, password: str, vhost: str) -> Definitions:
-    asked = http.client.HTTPConnection(host, PORT, timeout=_PATIENCE)
+    asked = http.client.HTTPConnection(host, PORT, timeout=CHECKED_WITHIN)
     try:
         login = base64.b64encode(f"{user}:{password}".encode()).decode()
         path = f"/api/queues/{quote(vhost, safe='')}?columns=name,effective_policy_definition"

@@ -11,6 +11,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher, Unroutable
 from palermo.brokers.rabbitmq.amqp.replies import ACCESS_REFUSED
+from palermo.brokers.rabbitmq.seconds import ANSWERED_WITHIN
 from palermo.contract.trouble import Trouble
 from palermo.errors import BrokerRefused, BrokerUnavailable
 
@@ -34,9 +35,6 @@ _ASKING_ADVICE = (
     " or give this one write permission on {exchange}, which also allows it to stop workers: see"
     " docs/guides/rabbitmq.md."
 )
-
-#: Seconds within which RabbitMQ confirms a message, or reports an alarm.
-_SAID_WITHIN = 1.0
 
 #: A message for no queue, which RabbitMQ drops.
 _NOTHING = Properties(delivery_mode=1, expiration="0")
@@ -124,7 +122,7 @@ async def find_alarm(connection: Connection, queue: str) -> Trouble | None:
         return trouble_of(connection)
     publisher: Publisher | None = None
     try:
-        async with asyncio.timeout(_SAID_WITHIN):
+        async with asyncio.timeout(ANSWERED_WITHIN):
             publisher = await Publisher.open(connection)
             # Twice, since during an alarm RabbitMQ still reads a connection's first message.
             for _ in range(2):

@@ -24,6 +24,7 @@ from palermo.brokers.rabbitmq.amqp.replies import (
 )
 from palermo.brokers.rabbitmq.amqp.transport import AsyncioConnection, connect
 from palermo.brokers.rabbitmq.amqp.unreadable import Unreadable
+from palermo.brokers.rabbitmq.seconds import ANSWERED_WITHIN
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import Address
 from palermo.core.topology import CLASSIC, internal
@@ -527,7 +528,7 @@ class Connection:
             return
         try:
             self.raw.close()
-            async with asyncio.timeout(0.0 if self.blocked else 1.0):
+            async with asyncio.timeout(0.0 if self.blocked else ANSWERED_WITHIN):
                 await self.lost.wait()
         except (exceptions.AMQPError, TimeoutError):
             self.raw.abort()

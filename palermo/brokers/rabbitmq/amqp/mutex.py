@@ -24,13 +24,10 @@ from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.replies import RESOURCE_LOCKED
-from palermo.brokers.rabbitmq.seconds import RETRY_EVERY
+from palermo.brokers.rabbitmq.seconds import RETRY_EVERY, SAY_OFTEN
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
-
-#: Seconds between two log lines while waiting for a lock.
-_LOG_EVERY = 10.0
 
 
 class Mutex:
@@ -126,7 +123,7 @@ class Mutex:
                 return None
             if channel is not None or now() >= until:
                 return channel
-            if now() - logged > _LOG_EVERY:
+            if now() - logged > SAY_OFTEN:
                 logged = now()
                 log.warning("waiting for %s to end", self._waits_for)
             await asyncio.sleep(RETRY_EVERY)

@@ -13,7 +13,7 @@ from palermo.brokers.rabbitmq.amqp import frames
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, Got, Properties, to_message, write_record, written
 from palermo.brokers.rabbitmq.amqp.replies import Probe
-from palermo.brokers.rabbitmq.seconds import PATIENCE, RETRY_EVERY
+from palermo.brokers.rabbitmq.seconds import ANSWERED_WITHIN, PATIENCE, RETRY_EVERY
 from palermo.contract.broker import OnPublished
 from palermo.core.message import Message
 from palermo.core.topology import QUORUM
@@ -301,10 +301,6 @@ class Destination(Struct, frozen=True):
             await send()
 
 
-#: Seconds within which RabbitMQ returns a message for a missing queue, unless an alarm delays it.
-_RETURNED_WITHIN = 0.5
-
-
 class MissingQueues:
     """Queues that one session has found missing. Checks them again with Publisher.finds, which RabbitMQ doesn't log.
 
@@ -340,7 +336,7 @@ class MissingQueues:
         if self._connection.blocked or not self._may_write:
             return False
         try:
-            async with asyncio.timeout(_RETURNED_WITHIN):
+            async with asyncio.timeout(ANSWERED_WITHIN):
                 if not await (await self._publisher.open()).finds(queue):
                     return True
         except TimeoutError:

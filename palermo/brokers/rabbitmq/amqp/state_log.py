@@ -19,6 +19,7 @@ only as the leader replaces held ones with `store` and `forget`.
 
 import asyncio
 import json
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -31,18 +32,12 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, TRANSIENT_JSON, Got, read_json
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.replies import Probe
-from palermo.brokers.rabbitmq.seconds import HELD
+from palermo.brokers.rabbitmq.seconds import DELIVERED_WITHIN, HELD, PATIENCE
 from palermo.errors import BrokerUnavailable, PalermoError
 
 #: Maximum number of records that a leader holds: AMQP's highest prefetch. Without one, RabbitMQ delivers only 2,000 of
 #: a quorum queue.
 _MOST = 65_535
-
-#: Maximum seconds for a record to get through the queue and back to the leader.
-_PATIENCE = 10.0
-
-#: Maximum wait, in hundredths of a second, until RabbitMQ has requeued what a dead leader held.
-_SETTLING = 500
 
 
 class Record(Struct, eq=False):
@@ -200,7 +195,7 @@ class StateLog:
         coming = [self._coming.setdefault(body, loop.create_future()) for body in bodies]
         try:
             yield records
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(DELIVERED_WITHIN):
                 records += await asyncio.gather(*coming)
         except TimeoutError:
             raise BrokerUnavailable(
@@ -251,14 +246,15 @@ async def settled(channel: Channel, queue: str, *, readers: int) -> Probe:
     250 ms, RabbitMQ reports no messages and no consumers (rabbit_quorum_queue:stat). That can't be true while one of
     the consumers is ours.
     """
-    for _ in range(_SETTLING):
+    deadline = time.monotonic() + PATIENCE
+    while True:
         # Asked twice, because the second answer arrives after all deliveries that the first one counted.
         await channel.probe(queue)
         probe = await channel.probe(queue)
-        if probe.consumers == readers and not (readers and probe.messages):
-            break
+        is_settled = probe.consumers == readers and not (readers and probe.messages)
+        if is_settled or time.monotonic() > deadline:
+            return probe
         await asyncio.sleep(0.01)
-    return probe
 
 
 def _encode(value: Any) -> bytes:

@@ -40,6 +40,7 @@ from palermo.brokers.rabbitmq.amqp.frames import (
     short,
 )
 from palermo.brokers.rabbitmq.amqp.messages import Properties
+from palermo.brokers.rabbitmq.seconds import LAST_WORDS
 from palermo.contract.socket_lock import SocketLock
 from palermo.errors import BrokerRefused
 
@@ -57,9 +58,6 @@ _Read = Callable[[bytes, int, int], Delivered | Counted | int | None]
 
 #: Maximum number of frames held back while acks wait for the end of the turn, so that RabbitMQ isn't idle.
 _TOGETHER = 16
-
-#: Seconds for sending the rest of the buffer after RabbitMQ has closed the connection.
-_LAST_WORDS = 5.0
 
 #: A content header frame up to its property flags: type, channel, size, class and weight (two bytes each), body size.
 _HEADER_FRAME = struct.Struct(">BHI4sQ")
@@ -123,7 +121,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         # it.
         if isinstance(self._error, exceptions.ConnectionClosed):
             if self._transport.get_write_buffer_size():
-                self._loop.call_later(_LAST_WORDS, self.abort)
+                self._loop.call_later(LAST_WORDS, self.abort)
             self._transport.close()
         else:
             self._transport.abort()

@@ -8,10 +8,10 @@ from palermo.core.topology import CLASSIC, MAX_PRIORITY, PRIORITY, QUORUM
 
 Version = tuple[int, ...]
 
-#: The supported RabbitMQ versions: from the first one, below the second.
+#: The supported RabbitMQ versions: from the first one on, up to but excluding the other.
 DESIGNED: tuple[Version, Version] = ((3, 10), (5,))
 
-#: The supported pika versions: the adapter depends on its protocol machine (transport.py).
+#: The same of pika: the adapter depends on its protocol machine (transport.py).
 PIKA: tuple[Version, Version] = ((1, 3, 2), (1, 5))
 
 #: Maximum number of deliveries of a job by a quorum queue, which then drops it. Up to 4.2 every requeue counts, so it

@@ -28,7 +28,7 @@ from palermo.brokers.rabbitmq.amqp.messages import Properties, headers_room, to_
 from palermo.brokers.rabbitmq.amqp.publisher import OwnPublisher
 from palermo.brokers.rabbitmq.amqp.stream import Entry, Stream, record_entry
 from palermo.brokers.rabbitmq.browsing.sweep import Gate, Reader, sweep
-from palermo.brokers.rabbitmq.seconds import PATIENCE, SKEW
+from palermo.brokers.rabbitmq.seconds import LEFT_ALONE, PATIENCE, SKEW
 from palermo.contract.broker import Page
 from palermo.contract.clock import now
 from palermo.contract.sweep import Stop, SweepDecision, SweepProgress
@@ -106,9 +106,6 @@ _IN, _OFFSET = "failed-in", "x-stream-offset"
 #: Number of jobs in one record.
 _BATCH = 100
 
-#: Seconds without writes after a failed one, since a job must not wait for its log.
-_SILENT = 10.0
-
 #: Number of jobs shown before the event loop runs other tasks.
 _SLICE = 100
 
@@ -172,10 +169,10 @@ class FailedLog:
             self._publisher.give_up()
             if clock() < self._silent_until:
                 return  # logged by another write, which failed at the same time
-            self._silent_until = clock() + _SILENT
+            self._silent_until = clock() + LEFT_ALONE  # a job must not wait for its log
             log.warning(
                 "cannot write the log of failed jobs, their list is incomplete for=%gs error=%r",
-                _SILENT,
+                LEFT_ALONE,
                 str(error) or "no answer in time",
             )
 

@@ -13,6 +13,7 @@ is named), one request to all workers, and at most FAILED failed jobs. Bodies ar
 import asyncio
 from collections.abc import AsyncIterator, Collection
 
+from palermo.brokers.rabbitmq.seconds import ANSWERED_WITHIN
 from palermo.contract.broker import Broker, Page
 from palermo.contract.finding import (
     DEPTH,
@@ -38,12 +39,12 @@ from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused, BrokerUnav
 #: failed jobs.
 QUEUES, SCHEDULED, FAILED = 20, 10_000, 10_000
 
-#: Reading the end of a queue with more jobs than the first number may take this many seconds. RabbitMQ must read all
-#: jobs before it, which workers don't get in the meantime.
-_LONG, _READ_WITHIN = 10_000, 1.0
+#: Number of jobs above which the time for reading the end of a queue is limited. RabbitMQ must read all jobs before it,
+#: which workers don't get in the meantime.
+_LONG = 10_000
 
-#: Seconds that a leader may take to answer during an alarm, when it answers either immediately or after the alarm.
-_LEADER_GRACE = 1.0
+#: Maximum seconds for that.
+_READ_WITHIN = 1.0
 
 
 async def search(broker: Broker, ids: Collection[str], *, queue: str, failed: bool, beginnings: bool) -> FoundJobs:
@@ -80,7 +81,9 @@ class _JobSearch:
     async def scheduled(self) -> None:
         chosen, limit = ScheduledFilter(ids=self._exact), len(self._exact or ()) or SCHEDULED
         try:
-            page = await unless_blocked(self._broker, self._broker.scheduled(chosen, limit=limit), grace=_LEADER_GRACE)
+            page = await unless_blocked(
+                self._broker, self._broker.scheduled(chosen, limit=limit), grace=ANSWERED_WITHIN
+            )
         # the index has too many jobs to wait for, there is an alarm, or this user has no permission to ask the leader
         except (BrokerUnavailable, BrokerRefused) as error:
             self.unseen.append(f"scheduled jobs ({_why(error)})")
@@ -138,7 +141,7 @@ class _JobSearch:
 
     async def failed(self) -> None:
         try:
-            await unless_blocked(self._broker, self._failed(), grace=_LEADER_GRACE)
+            await unless_blocked(self._broker, self._failed(), grace=ANSWERED_WITHIN)
         except (BrokerBlocked, BrokerRefused) as error:
             self.unseen.append(f"failed jobs ({_why(error)})")
 

@@ -18,16 +18,12 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, read
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
-from palermo.brokers.rabbitmq.seconds import PATIENCE, SOON
+from palermo.brokers.rabbitmq.seconds import LONG_PATIENCE, PATIENCE, SOON
 from palermo.contract.broker import Page
 from palermo.contract.sweep import Move, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core.message import Message
 from palermo.core.topology import amqp_queue, internal, is_failed
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
-
-#: Seconds that a silent quorum queue is queried again, and that a reader which removes failed jobs waits for programs
-#: that consume them without the lock. A reader that only reads waits PATIENCE: reading 40,000 takes about five seconds.
-_SILENT = 20.0
 
 
 async def take(
@@ -84,14 +80,16 @@ async def waits(channel: Channel, queue: str) -> int:
     queue doesn't answer within 250 ms, RabbitMQ reports no messages and no consumers (rabbit_quorum_queue:stat). That
     can't be true, because we consume the queue.
     """
-    deadline = time.monotonic() + _SILENT
+    deadline = time.monotonic() + LONG_PATIENCE
     while channel.raw.consumer_tags:  # ends if the queue was deleted
         await channel.probe(queue)
         probe = await channel.probe(queue)
         if probe.consumers:
             return probe.messages
         if time.monotonic() > deadline:
-            raise BrokerUnavailable(f"queue {queue!r} did not answer for {_SILENT:g} s; most of its nodes may be down.")
+            raise BrokerUnavailable(
+                f"queue {queue!r} did not answer for {LONG_PATIENCE:g} s; most of its nodes may be down."
+            )
         await asyncio.sleep(SOON)
     return 0
 
@@ -217,11 +215,12 @@ class Reader:
     async def await_others(self) -> None:
         """Wait until no other session reads these failed jobs.
 
-        The wait is limited, as another program may consume them.
+        The wait is limited, as another program may consume them without the lock. It is shorter for a reader that only
+        reads, although reading 40,000 takes about five seconds.
         """
         if not self._failed:
             return
-        deadline = time.monotonic() + (PATIENCE if self.only_look else _SILENT)
+        deadline = time.monotonic() + (PATIENCE if self.only_look else LONG_PATIENCE)
         while (await self.connection.probe(self._names[0])).consumers:
             if time.monotonic() > deadline:
                 log.warning("failed jobs held by another session are missing queue=%s", self._queue)

@@ -26,7 +26,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, read_object, write_record
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import ask_all
-from palermo.brokers.rabbitmq.seconds import AGAIN, STORED_WITHIN
+from palermo.brokers.rabbitmq.seconds import AGAIN, ANSWERED_WITHIN, LEFT_ALONE, STORED_WITHIN
 from palermo.contract.tasks import spawn
 from palermo.contract.trouble import Trouble
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList
@@ -112,12 +112,6 @@ class WorkerPresence:
 
 
 log = logging.getLogger("palermo.rabbitmq")
-
-#: Seconds to wait for a worker that is connected and doesn't answer: it is stopped, or swapped out.
-_PATIENCE = 1.0
-
-#: Seconds during which a silent worker is not waited for again.
-_SILENT_FOR = 10.0
 
 #: Maximum number of jobs in one command.
 _MANY = 1_000
@@ -235,7 +229,7 @@ class Reports(Struct, frozen=True):
 class WorkerReports:
     """The reports of all workers, for a session that asks often.
 
-    A silent worker is waited for only once in _SILENT_FOR seconds.
+    A silent worker is waited for only once in LEFT_ALONE seconds.
     """
 
     def __init__(
@@ -259,7 +253,7 @@ class WorkerReports:
         self.trouble: Trouble | None = None
 
     async def ask(self) -> Reports:
-        if time.monotonic() - self._waited_at > _SILENT_FOR:
+        if time.monotonic() - self._waited_at > LEFT_ALONE:
             self._silent, self._waited_at = 0, time.monotonic()
         reports = await _ask_reports(
             self._connection,
@@ -299,7 +293,7 @@ async def _ask_reports(
 
     may_ask, plain = True, list[dict[str, Any]]()
     try:
-        plain = await _ask(connection, exchange, {"ask": "report"}, alive=alive, timeout=_PATIENCE, enough=enough)
+        plain = await _ask(connection, exchange, {"ask": "report"}, alive=alive, timeout=ANSWERED_WITHIN, enough=enough)
     except BrokerRefused:
         may_ask = False
     if len(plain) < alive:
@@ -344,7 +338,7 @@ async def jobs_of_workers(connection: Connection, exchange: str, ids: Collection
     for start in range(0, len(ids), _MANY):
         order = WorkerCommand(action="outcome", ids=tuple(islice(ids, start, start + _MANY)))
         alive = await census(connection, exchange)
-        for answer in await _ask(connection, exchange, order.to_plain(), alive=alive, timeout=_PATIENCE):
+        for answer in await _ask(connection, exchange, order.to_plain(), alive=alive, timeout=ANSWERED_WITHIN):
             match answer:
                 case {"values": {"known": list(known)}}:
                     found.update(map(str, known))
@@ -354,7 +348,7 @@ async def jobs_of_workers(connection: Connection, exchange: str, ids: Collection
 async def notify_workers(connection: Connection, exchange: str, question: Mapping[str, Any]) -> None:
     """Send a request, if permitted, and wait until the workers have answered it; ignore the answers."""
     with suppress(BrokerRefused):
-        await _ask(connection, exchange, question, alive=await census(connection, exchange), timeout=_PATIENCE)
+        await _ask(connection, exchange, question, alive=await census(connection, exchange), timeout=ANSWERED_WITHIN)
 
 
 async def _ask(

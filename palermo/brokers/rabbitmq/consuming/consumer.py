@@ -22,7 +22,7 @@ from palermo.brokers.rabbitmq.leadership.key_client import PendingEnds, Rabbitmq
 from palermo.brokers.rabbitmq.leadership.leader_client import LimitClient
 from palermo.brokers.rabbitmq.leadership.workflow_client import RabbitmqWorkflows
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, unpublishable
-from palermo.brokers.rabbitmq.seconds import AGAIN, STORED_WITHIN
+from palermo.brokers.rabbitmq.seconds import AGAIN, LOOK_EVERY, POLL_EVERY, RETRY_EVERY, STORED_WITHIN
 from palermo.contract import clock
 from palermo.contract.admission import admitted, is_plain, key_report, needs_key, runs_alone
 from palermo.contract.broker import Delivery, TakeDelivery
@@ -39,13 +39,6 @@ from palermo.core.workflow_rules import How
 from palermo.errors import BrokerUnavailable, DeliveryLost, HeadersTooLarge, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
-
-#: Seconds between two attempts to get another job for a batch.
-_ASK_EVERY = 0.005
-
-#: Seconds that a slot keeps an early job that can't be stored as a delayed one, before the job goes to the end of its
-#: queue. They are doubled from the first to the last value while this continues.
-_REFUSED, _STILL_REFUSED = 0.1, 0.5
 
 
 class Permits:
@@ -120,7 +113,7 @@ class RabbitmqConsumer:
         self._companions: set[int] = set()
         #: By slot, the channel for its companions.
         self._batch_channels: dict[int, Channel] = {}
-        self._refusals = Refusals("jobs that are not due yet", first=_REFUSED, last=_STILL_REFUSED)
+        self._refusals = Refusals("jobs that are not due yet", first=RETRY_EVERY, last=LOOK_EVERY)
         self._settled = asyncio.Event()
         source.ended = self._on_end
         run_log.resume()
@@ -343,7 +336,7 @@ class RabbitmqConsumer:
                 left = until - time.monotonic()
                 if left <= 0:
                     return None
-                await asyncio.sleep(min(left, _ASK_EVERY))
+                await asyncio.sleep(min(left, POLL_EVERY))
                 continue
             found = _delivery(channel, got, queue, delivery.slot)
             other = found.message.job != delivery.message.job or found.redelivered or runs_alone(found.message)

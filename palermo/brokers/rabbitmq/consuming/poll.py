@@ -31,6 +31,7 @@ from palermo.brokers.rabbitmq.consuming.queue_order import QueueOrder
 from palermo.brokers.rabbitmq.consuming.served_queues import ServedQueues
 from palermo.brokers.rabbitmq.consuming.troubled_queues import is_of_a_queue
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
+from palermo.brokers.rabbitmq.seconds import POLL_EVERY
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.core.message import Message
 from palermo.core.queue_selection import PausedQueues, QueueRank, QueueSelection
@@ -38,9 +39,8 @@ from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoEr
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds between two polls if subscriptions would harm a quorum queue. Doubled from the first to the last value while
-#: nothing arrives.
-_FIRST_PAUSE = 0.005
+#: Seconds between two polls if subscriptions would harm a quorum queue: from POLL_EVERY on, doubled up to this value
+#: while nothing arrives.
 _LAST_PAUSE = 0.04
 
 
@@ -79,7 +79,7 @@ class PollSource:
         self._counting: asyncio.Task[None] | None = None
         #: Whether the queues were counted and no job has arrived since.
         self._counted = False
-        self._pause = _FIRST_PAUSE
+        self._pause = POLL_EVERY
         #: Called with every closed channel.
         self.ended: Callable[[Channel], None] = lambda _: None
         self._idle_subscriptions = IdleSubscriptions(
@@ -179,7 +179,7 @@ class PollSource:
 
     def began(self) -> None:
         """Record that a slot has got a job, so there may be another for the next slot."""
-        self._pause = _FIRST_PAUSE
+        self._pause = POLL_EVERY
         self._counted = False
         if self._waiting:
             self._wake_one()
@@ -255,7 +255,7 @@ class PollSource:
             # One of the queues was just deleted. The slots find out which by polling them all.
             self._ranking.forget()
             self._wake_one()
-            await asyncio.sleep(_FIRST_PAUSE)
+            await asyncio.sleep(POLL_EVERY)
         except (BrokerRefused, BrokerUnavailable) as error:
             queue = next((one for one in self.served if self.served.amqp_name(one) == queue_in(error)), "")
             if self.connection.error is not None or not queue:

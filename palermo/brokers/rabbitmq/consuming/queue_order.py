@@ -12,12 +12,13 @@ from itertools import accumulate
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
+from palermo.brokers.rabbitmq.seconds import POLL_EVERY, SOON
 from palermo.core.queue_selection import QueueRank
 from palermo.core.topology import amqp_queue
 
-#: Seconds until the next check of the empty queues: minimum, factor for the last check's duration, and maximum. After
-#: twice that time, no queue counts as empty.
-_LEAST, _TIMES, _MOST = 0.005, 10.0, 0.05
+#: The pause until the next check of the empty queues, as a multiple of the last check's duration, from POLL_EVERY to
+#: SOON. After twice that time, no queue counts as empty.
+_TIMES = 10.0
 
 
 class QueueOrder:
@@ -37,7 +38,7 @@ class QueueOrder:
         self._weights: list[int] = []
         #: When the oldest of these queues was found empty, and seconds until the next check.
         self._since = 0.0
-        self._keeps = _LEAST
+        self._keeps = POLL_EVERY
 
     @property
     def empty(self) -> tuple[str, ...]:
@@ -97,7 +98,7 @@ class QueueOrder:
     def looked(self, full: Collection[str], *, began: float, ended: float) -> None:
         """Record the result of a check of all empty queues: `full` has those with jobs."""
         self._since = ended
-        self._keeps = min(_MOST, max(_LEAST, _TIMES * (ended - began)))
+        self._keeps = min(SOON, max(POLL_EVERY, _TIMES * (ended - began)))
         self.found_full(full)
 
     def due(self, now: float) -> bool:

@@ -22,7 +22,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection, quietly
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
 from palermo.brokers.rabbitmq.cluster.worker_control import Reports
-from palermo.brokers.rabbitmq.seconds import PATIENCE, RARELY, STORED_WITHIN
+from palermo.brokers.rabbitmq.seconds import LEFT_ALONE, PATIENCE, RARELY, STORED_WITHIN
 from palermo.contract import clock
 from palermo.contract.stored_records import Instant
 from palermo.contract.tasks import spawn
@@ -405,9 +405,6 @@ def names(workers: Collection[WorkerInfo]) -> dict[str, WorkerInfo]:
 #: Seconds for which the workers' answers are reused for other jobs, because a broker's restart redelivers thousands.
 _FRESH = 1.0
 
-#: Seconds without checks after a failed or slow one.
-_OFF = 30.0
-
 #: Seconds after the start of a session in which other workers may still be reconnecting.
 _YOUNG = 30.0
 
@@ -455,10 +452,10 @@ class CrashHistory:
         except (PalermoError, TimeoutError) as error:
             if self._connection.error is not None:
                 raise self._connection.error from error
-            self._off_until = time.monotonic() + _OFF
+            self._off_until = time.monotonic() + LEFT_ALONE
             log.warning(
                 "cannot read earlier runs, running jobs anyway for=%.0f id=%s error=%r",
-                _OFF,
+                LEFT_ALONE,
                 message.id,
                 str(error) or "no answer in time",
             )

@@ -26,7 +26,7 @@ from palermo.brokers.rabbitmq.leadership.operations import (
 from palermo.brokers.rabbitmq.leadership.work import leader_queue
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.ledger_records import HandsOver, NewerFormat
-from palermo.brokers.rabbitmq.seconds import AGAIN, LONG_PATIENCE, PATIENCE, SOON
+from palermo.brokers.rabbitmq.seconds import AGAIN, ANSWERED_WITHIN, LONG_PATIENCE, PATIENCE, SOON
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import OnJobs, ignore_jobs
 from palermo.contract.tasks import spawn, wait_for_any
@@ -239,7 +239,7 @@ class LeaderClient:
         if Duty.MAIN in self._leaders or await self._is_vacant(Duty.MAIN):
             return None
         with suppress(TimeoutError):
-            async with asyncio.timeout(AGAIN):
+            async with asyncio.timeout(ANSWERED_WITHIN):
                 if await self._request(GiveSign()) is not None:
                     return None
         return await self._unavailable(Duty.MAIN)

@@ -27,7 +27,7 @@ from palermo.brokers.rabbitmq.browsing.sweep import waits
 from palermo.brokers.rabbitmq.publishing.handover import is_mark, unpublishable, write_acks
 from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations, TenantQueue
 from palermo.brokers.rabbitmq.publishing.ledger import RefusedJobs
-from palermo.brokers.rabbitmq.seconds import LOOK_EVERY
+from palermo.brokers.rabbitmq.seconds import DELIVERED_WITHIN, LOOK_EVERY
 from palermo.contract.clock import seconds_until
 from palermo.contract.tasks import spawn
 from palermo.core.due_times import Intake
@@ -47,9 +47,6 @@ _ROOM = 200
 
 #: Maximum number of channels, and so the maximum number of held jobs in thousands.
 _CHANNELS = 200
-
-#: Maximum wait, in hundredths of a second, until RabbitMQ has delivered all jobs.
-_PATIENCE = 1_000
 
 
 @dataclass(order=True, slots=True)
@@ -145,8 +142,9 @@ class DueJobs:
 
     async def caught_up(self) -> None:
         """Wait until all jobs that are in the intake now are held."""
+        deadline = self._loop.time() + DELIVERED_WITHIN
         for channel in list(self._held)[:1]:
-            for _ in range(_PATIENCE):
+            while self._loop.time() < deadline:
                 if not channel.is_open or not await waits(channel, self._queue):
                     break
                 await asyncio.sleep(0.01)

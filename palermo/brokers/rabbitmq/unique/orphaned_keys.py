@@ -14,6 +14,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.cluster.worker_control import ask_workers
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue
 from palermo.brokers.rabbitmq.publishing.turns import take_turns
+from palermo.brokers.rabbitmq.seconds import DELIVERED_WITHIN
 from palermo.brokers.rabbitmq.unique.known_keys import in_turns
 from palermo.contract.broker import OrphanedKey
 from palermo.core.topology import amqp_queue
@@ -26,9 +27,6 @@ log = logging.getLogger("palermo.rabbitmq")
 
 #: Seconds between two checks by the leader.
 LOOK_EVERY = 20.0
-
-#: Maximum seconds that a job takes to get into its queue.
-ON_ITS_WAY = 10.0
 
 #: Holders by key and serial, which together identify a holder.
 Suspects = Mapping[tuple[str, int], OrphanedKey]
@@ -44,7 +42,7 @@ async def suspects(
     *,
     now: float,
     tenant_has_jobs: TenantHasJobs | None,
-    patience: float = ON_ITS_WAY,
+    patience: float = DELIVERED_WITHIN,
 ) -> Suspects:
     """The holders that are with no worker, and whose queues are empty or missing.
 
