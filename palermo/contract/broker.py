@@ -5,7 +5,7 @@ once it is lost, every call raises BrokerUnavailable, and its owner (the client,
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -520,24 +520,6 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
 
         A host that is cut off from the others may accept every session, and then fail it.
         """
-
-
-#: Maximum number of messages, and approximate bytes of bodies, that `publish_many` stores at a time.
-_STEP, _STEP_BYTES = 500, 8 * 1024 * 1024
-
-
-def in_steps(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    """The messages in groups of bounded size, as `publish_many` stores them."""
-    step: list[Message] = []
-    size = 0
-    for message in messages:
-        step.append(message)
-        size += len(message.body)
-        if len(step) >= _STEP or size >= _STEP_BYTES:
-            yield step
-            step, size = [], 0
-    if step:
-        yield step
 
 
 class SessionParameters(Struct, frozen=True, kw_only=True):

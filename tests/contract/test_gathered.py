@@ -68,7 +68,7 @@ async def test_large_values_are_stored_in_parts(disk: Disk) -> None:
 
     await asyncio.gather(*(values.add(number) for number in (1, 2, 1, 1)))
 
-    assert disk.steps == [[1, 2], [1, 1]]
+    assert disk.steps == [[1], [2], [1, 1]]
 
 
 async def test_each_caller_gets_the_error_and_later_values_are_stored(disk: Disk) -> None:

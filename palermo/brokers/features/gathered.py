@@ -4,9 +4,10 @@ Law: a value waits only while other values are being stored, or for 10 ms if it 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
+from palermo.brokers.features.portions import portions
 from palermo.contract.tasks import wait_for_any
 
 T = TypeVar("T")
@@ -14,7 +15,7 @@ T = TypeVar("T")
 #: Seconds that a non-urgent value waits for others.
 _PAUSE = 0.01
 
-#: Size of a batch above which no value is added to it.
+#: Maximum size of a batch of several values.
 _MOST = 1_048_576
 
 
@@ -52,23 +53,10 @@ class Gathered(Generic[T]):
                     await wait_for_any(self._urgent, timeout=_PAUSE)
                 self._urgent.clear()
                 some, self._waiting = self._waiting, []
-                for part in self._parts(some):
+                for part in portions(some, most_size=_MOST, size=lambda one: self._size(one[0])):
                     await self._store_part(part)
         finally:
             self._task = None
-
-    def _parts(
-        self, some: Iterable[tuple[T, "asyncio.Future[None]"]]
-    ) -> Iterator[list[tuple[T, "asyncio.Future[None]"]]]:
-        part, size = list[tuple[T, asyncio.Future[None]]](), 0
-        for one in some:
-            part.append(one)
-            size += self._size(one[0])
-            if size > _MOST:
-                yield part
-                part, size = [], 0
-        if part:
-            yield part
 
     async def _store_part(self, part: Sequence[tuple[T, "asyncio.Future[None]"]]) -> None:
         error: Exception | None = None

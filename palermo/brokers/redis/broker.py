@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from palermo.brokers.features.broker import StepBroker
 from palermo.brokers.features.pauses_and_cancels import paused_in
+from palermo.brokers.features.portions import in_steps
 from palermo.brokers.features.steps import text_of
 from palermo.brokers.redis import workers
 from palermo.brokers.redis.consumer import RedisConsumer
@@ -23,7 +24,7 @@ from palermo.brokers.redis.diagnosis import diagnose, warn_of_eviction
 from palermo.brokers.redis.jobs import to_job
 from palermo.brokers.redis.store import Store, open_store
 from palermo.contract import clock
-from palermo.contract.broker import Finding, OnPublished, Overview, SessionParameters, ignore_count, in_steps
+from palermo.contract.broker import Finding, OnPublished, Overview, SessionParameters, ignore_count
 from palermo.contract.trouble import Trouble
 from palermo.contract.worker_info import OnCommand, WorkerInfo, WorkerList, ignore_command
 from palermo.core.message import Message

@@ -11,6 +11,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from palermo.brokers.features.broker import StepBroker
+from palermo.brokers.features.portions import in_steps
 from palermo.brokers.sqlite import workers
 from palermo.brokers.sqlite.channels import Channels
 from palermo.brokers.sqlite.consumer import SqliteConsumer
@@ -22,7 +23,7 @@ from palermo.brokers.sqlite.grouped_inserts import GroupedInserts
 from palermo.brokers.sqlite.steps import SqliteSteps
 from palermo.brokers.sqlite.tables.jobs import LISTED, declare_queue, insert_many, to_row
 from palermo.brokers.sqlite.tables.pauses_and_cancels import paused
-from palermo.contract.broker import Finding, OnPublished, Overview, SessionParameters, ignore_count, in_steps
+from palermo.contract.broker import Finding, OnPublished, Overview, SessionParameters, ignore_count
 from palermo.contract.trouble import Trouble
 from palermo.contract.worker_info import (
     OnCommand,

@@ -4,10 +4,10 @@ import asyncio
 from dataclasses import dataclass
 from functools import partial
 
+from palermo.brokers.features.portions import in_steps
 from palermo.brokers.sqlite.channels import Channels
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables.jobs import Row, insert_many, to_row
-from palermo.contract.broker import in_steps
 from palermo.core.message import Message
 from palermo.errors import BrokerError, PublishRefused
 

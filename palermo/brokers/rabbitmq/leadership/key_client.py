@@ -6,11 +6,12 @@ import logging
 import sys
 import uuid
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
 from msgspec.structs import replace
 
+from palermo.brokers.features.portions import portions
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.publisher import RecordQueue
@@ -87,7 +88,7 @@ class RabbitmqKeys:
         # While the leader stores one batch, the next one is sent.
         under_way, answers = deque[asyncio.Task[list[EnqueueAnswer]]](), list[EnqueueAnswer]()
         try:
-            for some in _portions(claims):
+            for some in portions(claims, most=_AT_ONCE, most_size=_BYTES, size=lambda claim: len(claim.message.body)):
                 under_way.append(
                     asyncio.ensure_future(self._ask(operations.EnqueueUnique([AsJson(claim) for claim in some])))
                 )
@@ -265,19 +266,6 @@ class RabbitmqKeys:
 def _bare(message: Message) -> Message:
     """A message without its body, which decisions about its key don't need."""
     return replace(message, body=b"", failure=None, attempts=())
-
-
-def _portions(claims: Sequence[KeyRequest]) -> Iterator[list[KeyRequest]]:
-    some: list[KeyRequest] = []
-    size = 0
-    for claim in claims:
-        some.append(claim)
-        size += len(claim.message.body)
-        if len(some) >= _AT_ONCE or size >= _BYTES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
 
 
 #: Maximum number of one slot's pending ends; more for ends of map members, which are stored together. Below 32, a

@@ -27,6 +27,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from palermo.brokers.features.portions import portions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.publisher import PublishFuture
@@ -233,15 +234,10 @@ class Ledger(Generic[T]):
         """The records of the next batch: as many as its jobs need. The first one reports earlier jobs as stored."""
         self.number += 1
         plain = {name: None if state is None else state.to_plain() for name, state in states.items()}
-        portions, size = [list[Any]()], 0
-        for job in jobs:
-            if size and size + len(job.body) > _JOBS_BYTES:
-                portions.append([])
-                size = 0
-            portions[-1].append(message_to_plain(job))
-            size += len(job.body)
-        first = self._batch(self.number, set=plain, jobs=portions[0], refused=list(self.refused), floor=floor)
-        return [first.to_plain(), *(self._batch(self.number, jobs=some).to_plain() for some in portions[1:])]
+        split = portions(jobs, most_size=_JOBS_BYTES, size=lambda job: len(job.body))
+        first, *others = [[message_to_plain(job) for job in some] for some in split] or [[]]
+        begin = self._batch(self.number, set=plain, jobs=first, refused=list(self.refused), floor=floor)
+        return [begin.to_plain(), *(self._batch(self.number, jobs=some).to_plain() for some in others)]
 
     async def commit(self, states: Mapping[str, T | None], jobs: Sequence[Message] = ()) -> dict[str, PalermoError]:
         """Store states (None removes one) and jobs, either all of them or none.

@@ -10,6 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from msgspec import Struct, convert, to_builtins
 
+from palermo.brokers.features.portions import portions
 from palermo.contract.stored_records import UNREADABLE
 from palermo.core.message import Message
 from palermo.core.plain import message_from_plain
@@ -20,7 +21,7 @@ T = TypeVar("T")
 #: The format of the records. A leader that finds a newer format hands over to a newer leader.
 FORMAT = 1
 
-#: Maximum number of states in one part of a snapshot, and characters of JSON after which no state is added.
+#: Maximum number of states in one part of a snapshot, and characters of their JSON.
 _PART, _PART_SIZE = 200, 1_048_576
 
 
@@ -149,11 +150,5 @@ class _Unread(Struct, frozen=True):
 
 def parts(states: Iterable[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
     """Split states, as JSON values by name, into parts that each fit into a record."""
-    part, size = dict[str, Any](), 0
-    for name, plain in states:
-        if len(part) >= _PART or size > _PART_SIZE:
-            yield part
-            part, size = {}, 0
-        part[name] = plain
-        size += len(json.dumps(plain))
-    yield part
+    split = portions(states, most=_PART, most_size=_PART_SIZE, size=lambda state: len(json.dumps(state[1])))
+    return map(dict, split)

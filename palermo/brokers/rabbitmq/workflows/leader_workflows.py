@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from palermo.brokers.features.gathered import Gathered
+from palermo.brokers.features.portions import portions
 from palermo.brokers.features.steps import Outcome, Step, Stored
 from palermo.brokers.features.workflows import Ending, EndKey, Workflows
 from palermo.brokers.rabbitmq.amqp.connection import Connection, uninterrupted
@@ -115,15 +116,11 @@ class LedgerStore:
                 case "append", [_, batch, *_]:
                     await self._append(batch)
         # First the parts, in records of bounded size, because they have no effect without their workflow.
-        some: dict[str, Packed | None] = {}
-        size = 0
-        for name, packed in parts.items():
-            some[name] = packed
-            size += len(packed.data)
-            if size > _PART_BYTES:
-                await self._gathered.add((some, ()))
-                some, size = {}, 0
-        await self._gathered.add(({**some, **states}, jobs))
+        split = portions(parts.items(), most_size=_PART_BYTES, size=lambda part: len(part[1].data))
+        *early, last = [*split] or [[]]
+        for some in early:
+            await self._gathered.add((dict(some), ()))
+        await self._gathered.add(({**dict(last), **states}, jobs))
         return Outcome(0, [None] * len(changes))
 
     async def _commit(self, changes: Sequence[tuple[Mapping[str, Packed | None], Sequence[Message]]]) -> None:
