@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, fulfil
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import (
     REPLY_TO,
     Got,
@@ -43,23 +43,24 @@ Answering = Callable[[bytes], Awaitable[bytes] | bytes]
 class _Request:
     """A request that waits for its reply."""
 
-    __slots__ = ("_alarm", "_last_sign_at", "_loop", "_parts", "_silence", "future")
+    __slots__ = ("_parts", "_silence", "future", "limit")
 
     def __init__(self, silence: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        #: The reply; None if no process takes the request, or if it sends nothing for `silence` seconds.
-        self.future: asyncio.Future[bytes | None] = self._loop.create_future()
+        #: The reply; None if no process takes the request.
+        self.future: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._parts: list[bytes] = []
         self._silence = silence
-        self._last_sign_at = self._loop.time()
-        self._alarm = self._loop.call_later(silence, self._look)
+        #: Ends the wait `silence` seconds after the last part.
+        self.limit = asyncio.timeout(silence)
 
     def add(self, got: Got) -> None:
         """Record a received part."""
-        self._last_sign_at = self._loop.time()
+        if self.future.done():
+            return  # late
+        self.limit.reschedule(asyncio.get_running_loop().time() + self._silence)
         self._parts.append(got.body)
         if (got.properties.headers or {}).get(_END):
-            fulfil(self.future, b"".join(self._parts))
+            self.future.set_result(b"".join(self._parts))
 
     def fail(self, error: PalermoError | None) -> None:
         """Stop waiting, with this error or without a reply."""
@@ -69,17 +70,6 @@ class _Request:
             self.future.set_result(None)
         else:
             self.future.set_exception(error)
-
-    def close(self) -> None:
-        """Stop the timer, because the caller no longer waits."""
-        self._alarm.cancel()
-
-    def _look(self) -> None:
-        left = self._last_sign_at + self._silence - self._loop.time()
-        if left <= 0:
-            self.fail(None)
-        else:
-            self._alarm = self._loop.call_later(left, self._look)
 
 
 class Rpc:
@@ -110,12 +100,14 @@ class Rpc:
         name, request = str(next(self._numbers)), _Request(silence)
         self._requests[name] = request
         try:
-            properties = request_properties(seconds=silence, correlation_id=name)
-            self._publish(channel, properties, body, mandatory=True)
-            return await request.future
+            async with request.limit:
+                properties = request_properties(seconds=silence, correlation_id=name)
+                self._publish(channel, properties, body, mandatory=True)
+                return await request.future
+        except TimeoutError:
+            return None
         finally:
-            request.close()
-            self._requests.pop(name, None)
+            del self._requests[name]
 
     def _publish(self, channel: Channel, properties: Properties, body: bytes, *, mandatory: bool) -> None:
         channel.publish("", self._queue, properties, body, mandatory=mandatory)
