@@ -120,7 +120,7 @@ class PollSource:
         self._idle_subscriptions.settled(channel)
 
     def requeue(self, delivery: Delivery) -> None:
-        """Requeue the delivery, because the end of its job was not stored."""
+        """Requeue the delivery, because its slot no longer polls, or the end of its job was not stored."""
         requeue(delivery)
         self._ending.discard(delivery.token)
         self._idle_subscriptions.settled(delivery.token[0])
@@ -187,11 +187,6 @@ class PollSource:
         self._idle_subscriptions.no_slot_idles()
         if self._ranking.due(self._loop.time()):
             self._begin_count()
-
-    def returned(self, delivery: Delivery) -> None:
-        """Requeue a job of a slot that no longer polls."""
-        requeue(delivery)
-        self._idle_subscriptions.settled(delivery.token[0])
 
     def _serve(self, served: dict[str, QueueRank]) -> None:
         """Poll or subscribe to these queues from now on, instead of the previous ones."""
@@ -365,7 +360,7 @@ class PollingSlot:
         channel, news = self._channel, self._news
         if isinstance(news, Delivery):
             self._news, channel = None, news.token[0]
-            self._source.returned(news)
+            self._source.requeue(news)
         elif self._queue:
             self._answered = asyncio.get_running_loop().create_future()
             await self._answered
