@@ -23,7 +23,7 @@ from palermo.brokers.rabbitmq.events import RabbitmqEvents
 from palermo.brokers.rabbitmq.journal import StreamJournal
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
-from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient, LimitClient
+from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient, Permits
 from palermo.brokers.rabbitmq.leadership.operations import AsJson
 from palermo.brokers.rabbitmq.leadership.tenant_client import TenantClient
 from palermo.brokers.rabbitmq.leadership.workflow_client import RabbitmqWorkflows
@@ -194,7 +194,7 @@ class RabbitmqBroker:
             crash_history=CrashHistory(run_log, connection, self._worker_reports.ask),
             full_queues=FullQueues(connection, self._exchange, declarer.is_foreign),
             keys=self.keys,
-            limits=LimitClient(self._leader_client),
+            permits=Permits(self._leader_client, worker_control.worker),
             workflows=self.workflows,
         )
 

@@ -37,8 +37,11 @@ async def together(*works: Awaitable[Any]) -> list[Any]:
     """Await all of these concurrently; return their results. Raises the first failure, once all have ended."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
-        return await asyncio.gather(*tasks)
+        for ended in (await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION))[0]:
+            ended.result()
+        return [task.result() for task in tasks]
     finally:
+        # Once, because a second cancel would interrupt their cleanup.
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -19,17 +18,16 @@ from palermo.brokers.rabbitmq.consuming.queue_order import FullQueues
 from palermo.brokers.rabbitmq.consuming.run_log import CrashHistory, RunLog
 from palermo.brokers.rabbitmq.consuming.steering import Steering
 from palermo.brokers.rabbitmq.leadership.key_client import PendingEnds, RabbitmqKeys
-from palermo.brokers.rabbitmq.leadership.leader_client import LimitClient
+from palermo.brokers.rabbitmq.leadership.leader_client import Permits
 from palermo.brokers.rabbitmq.leadership.workflow_client import RabbitmqWorkflows
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, unpublishable
 from palermo.brokers.rabbitmq.seconds import AGAIN, LOOK_EVERY, POLL_EVERY, RETRY_EVERY, STORED_WITHIN
-from palermo.contract import clock
 from palermo.contract.admission import admitted, is_plain, key_report, needs_key, runs_alone
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.contract.clock import wall_clock
 from palermo.core.due_times import is_early, with_foreign_time, without_foreign_time
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement
-from palermo.core.limits import MIN_POSTPONEMENT, LimitDemand, RunLater, RunNow, demand_of, postponed
+from palermo.core.limits import RunLater, demand_of, postponed
 from palermo.core.message import PUBLISHED_AGAIN, Message
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_keys import lock_of
@@ -39,37 +37,6 @@ from palermo.core.workflow_rules import How
 from palermo.errors import BrokerUnavailable, DeliveryLost, HeadersTooLarge, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
-
-
-class Permits:
-    """The permits that one worker has or requests for limited jobs."""
-
-    def __init__(self, limits: LimitClient, worker: str) -> None:
-        self._limits = limits
-        self._worker = worker
-        #: By delivery token: the key and the job's id.
-        self._held: dict[Any, tuple[str, str]] = {}
-
-    async def ask(self, delivery: Delivery, demand: LimitDemand) -> RunNow | RunLater:
-        """Whether the job may run now. Raises BrokerUnavailable."""
-        permit = (demand.key, delivery.message.id)
-        if any(held == permit for token, held in self._held.items() if token != delivery.token):
-            # Another job with this id runs here, and the leader identifies permits by worker and id.
-            return RunLater(clock.now() + MIN_POSTPONEMENT, reserved=demand.reserved)
-        self._held[delivery.token] = permit
-        verdict: RunNow | RunLater | None = None
-        try:
-            verdict = await self._limits.ask(demand, id=delivery.message.id, worker=self._worker)
-            return verdict
-        finally:
-            if not isinstance(verdict, RunNow):
-                self._held.pop(delivery.token, None)
-
-    def end(self, delivery: Delivery) -> None:
-        """Notify the leader that this run has ended, if it had a permit."""
-        if self._held and (permit := self._held.pop(delivery.token, None)) is not None:
-            key, id = permit
-            self._limits.ended(key, id=id, worker=self._worker)
 
 
 class RabbitmqConsumer:
@@ -88,7 +55,7 @@ class RabbitmqConsumer:
         crash_history: CrashHistory,
         full_queues: FullQueues,
         keys: RabbitmqKeys,
-        limits: LimitClient,
+        permits: Permits,
         workflows: RabbitmqWorkflows,
     ) -> None:
         self._source = source
@@ -101,7 +68,7 @@ class RabbitmqConsumer:
         self._crash_history = crash_history
         self._full_queues = full_queues
         self._keys = keys
-        self._permits = Permits(limits, worker_control.worker)
+        self._permits = permits
         self._workflows = workflows
         self._endings = PendingEnds(self._acknowledge, source.requeue)
         self._closed = False
@@ -162,7 +129,7 @@ class RabbitmqConsumer:
         if self._unsettled.get(delivery.slot) is not delivery or not delivery.token[0].raw.is_open:
             self._check_held(delivery)
             self._check(delivery)
-        if delivery.message.extra and step_of(delivery.message.extra) is not None:
+        if _is_step(delivery):
             self._end_later(delivery, self._workflows.send_end(delivery.message, How.DONE))
             self._source.settled(delivery, detached=False)
         else:
@@ -223,8 +190,6 @@ class RabbitmqConsumer:
         if not detached:
             self._check_held(delivery)
         channel, tag = delivery.token
-        report = key_report(delivery, settlement, adopted=detached)
-        is_step = step_of(delivery.message.extra) is not None if delivery.message.extra else False
         match settlement:
             case Ack(adds=adds) if adds:
                 self._check(delivery)
@@ -236,7 +201,8 @@ class RabbitmqConsumer:
                 if not detached:
                     await self._endings.room(delivery)
                 stored: Awaitable[None] | None = None
-                if is_step:
+                report = key_report(delivery, settlement, adopted=detached)
+                if _is_step(delivery):
                     how = How.DONE if done else How.CANCELLED if cancelled else How.DISCARDED
                     stored = self._workflows.send_end(delivery.message, how, output)
                 elif report is not None:
@@ -251,38 +217,30 @@ class RabbitmqConsumer:
                     channel.connection.raw.ack(channel.raw, tag)
             case Release():
                 self._check(delivery)
-                if report is not None:
-                    # This frees the key sooner if the job is purged.
-                    with suppress(BrokerUnavailable, TimeoutError):
-                        async with asyncio.timeout(STORED_WITHIN):
-                            await self._keys.record_end(delivery.message, report)
-                    self._check(delivery)
+                # This frees the key sooner if the job is purged.
+                with suppress(BrokerUnavailable, TimeoutError):
+                    async with asyncio.timeout(STORED_WITHIN):
+                        await self._record_end(delivery, settlement, adopted=detached)
                 if not detached:
                     await self._run_log.leave(delivery.slot, delivery.message.id)
-                    self._check(delivery)
+                self._check(delivery)
                 channel.requeue(tag)
                 self._run_log.ended(delivery.slot, delivery.message.id, forget=False)
             case Fail(message, queue):
                 # Published before the ack: a kill in between runs the job twice, instead of losing it.
                 await self._publish(message, queue)
-                if report is not None:
-                    await self._keys.record_end(delivery.message, report)
-                if is_step:
-                    await self._workflows.send_end(delivery.message, How.FAILED)
+                await self._record_end(delivery, settlement, adopted=detached)
                 self._check(delivery)
                 channel.ack(tag)
             case Reschedule(message):
-                if report is not None:
-                    # First, so that the leader knows this run's end when a worker asks to start the copy.
-                    await self._keys.record_end(delivery.message, report)
+                # First, so that the leader knows this run's end when a worker asks to start the copy.
+                await self._record_end(delivery, settlement, adopted=detached)
                 failed = await self._store(message)
                 if message.saved is not None and not detached:
                     # The worker may stop next, and its last record must not look as if it died with the job.
                     await self._run_log.leave(delivery.slot, delivery.message.id)
-                if failed is not None and (report := key_report(delivery, failed, adopted=detached)) is not None:
-                    await self._keys.record_end(delivery.message, report)
-                if failed is not None and is_step:
-                    await self._workflows.send_end(delivery.message, How.FAILED)
+                if failed is not None:
+                    await self._record_end(delivery, failed, adopted=detached)
                 self._check(delivery)
                 channel.ack(tag)
         if not isinstance(settlement, Release | Reschedule):
@@ -295,6 +253,14 @@ class RabbitmqConsumer:
         """Acknowledge the delivery once the end of its job is `stored`. The slot continues in the meantime."""
         self._endings.add(delivery, stored)
         self._source.ending(delivery)
+
+    async def _record_end(self, delivery: Delivery, settlement: Settlement, *, adopted: bool) -> None:
+        """Store the end of a run with a key, and of a step that has failed."""
+        report = key_report(delivery, settlement, adopted=adopted)
+        if report is not None:
+            await self._keys.record_end(delivery.message, report)
+        if isinstance(settlement, Fail) and _is_step(delivery):
+            await self._workflows.send_end(delivery.message, How.FAILED)
 
     async def _store(self, message: Message) -> Fail | None:
         """Store a job in its queue, or as a delayed one.
@@ -517,6 +483,10 @@ def _marked(delivery: Delivery) -> Delivery:
     if not extra.pop(PUBLISHED_AGAIN, False):
         return delivery
     return replace(delivery, message=replace(delivery.message, extra=extra), redelivered=True)
+
+
+def _is_step(delivery: Delivery) -> bool:
+    return bool(delivery.message.extra) and step_of(delivery.message.extra) is not None
 
 
 def _is_early(delivery: Delivery) -> bool:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palermo.brokers.rabbitmq.amqp.alarms import trouble_of
-from palermo.brokers.rabbitmq.amqp.connection import Connection, finish
+from palermo.brokers.rabbitmq.amqp.connection import Connection, finish, together
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import Rpc
 from palermo.brokers.rabbitmq.leadership import operations
@@ -27,12 +27,13 @@ from palermo.brokers.rabbitmq.leadership.work import leader_queue
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.ledger_records import HandsOver, NewerFormat
 from palermo.brokers.rabbitmq.seconds import AGAIN, ANSWERED_WITHIN, LONG_PATIENCE, PATIENCE, SOON
-from palermo.contract.broker import SessionParameters
+from palermo.contract import clock
+from palermo.contract.broker import Delivery, SessionParameters
 from palermo.contract.scheduled import OnJobs, ignore_jobs
 from palermo.contract.tasks import spawn, wait_for_any
 from palermo.contract.worker_info import WorkerInfo, WorkerList
 from palermo.core.election import Duty
-from palermo.core.limits import LimitDemand, RunLater, RunNow
+from palermo.core.limits import MIN_POSTPONEMENT, LimitDemand, RunLater, RunNow
 from palermo.errors import BrokerBlocked, BrokerRefused, BrokerUnavailable, LeaderUnavailable, PalermoError
 
 if TYPE_CHECKING:
@@ -106,16 +107,10 @@ class LeaderClient:
     async def lead_or_stand_by(self, fired: OnJobs) -> None:
         """Lead in each duty that no other session has, and stand by for the others, until the connection is lost."""
         self._standing_by = True
-        tasks = [asyncio.ensure_future(self._stand_by(duty, fired)) for duty in Duty]
         try:
-            for task in (await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION))[0]:
-                task.result()
+            await together(*(self._stand_by(duty, fired) for duty in Duty))
         finally:
             self._standing_by = False
-            # Cancelled only once, because a second cancel would interrupt the leader's shutdown.
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
 
     async def _stand_by(self, duty: Duty, fired: OnJobs) -> None:
         was_led = False
@@ -316,20 +311,35 @@ async def _end(leader: "Leader", running: asyncio.Task[None]) -> None:
     await leader.close()
 
 
-class LimitClient:
-    """Requests permits to run limited jobs, and releases them."""
+class Permits:
+    """The permits that one worker has or requests for limited jobs."""
 
-    def __init__(self, leader_client: LeaderClient) -> None:
+    def __init__(self, leader_client: LeaderClient, worker: str) -> None:
         self._leader_client = leader_client
+        self._worker = worker
+        #: By delivery token: the key and the job's id.
+        self._held: dict[Any, tuple[str, str]] = {}
         self._notifying: set[asyncio.Task[None]] = set()
 
-    async def ask(self, demand: LimitDemand, *, id: str, worker: str) -> RunNow | RunLater:
-        """Whether this worker may run the job now. Raises BrokerUnavailable."""
-        return await self._leader_client.ask(RequestPermit(demand, id, worker))
+    async def ask(self, delivery: Delivery, demand: LimitDemand) -> RunNow | RunLater:
+        """Whether the job may run now. Raises BrokerUnavailable."""
+        permit = (demand.key, delivery.message.id)
+        if any(held == permit for token, held in self._held.items() if token != delivery.token):
+            # Another job with this id runs here, and the leader identifies permits by worker and id.
+            return RunLater(clock.now() + MIN_POSTPONEMENT, reserved=demand.reserved)
+        self._held[delivery.token] = permit
+        verdict: RunNow | RunLater | None = None
+        try:
+            verdict = await self._leader_client.ask(RequestPermit(demand, delivery.message.id, self._worker))
+            return verdict
+        finally:
+            if not isinstance(verdict, RunNow):
+                self._held.pop(delivery.token, None)
 
-    def ended(self, key: str, *, id: str, worker: str) -> None:
-        """Notify the leader, without waiting, that a run has ended."""
-        spawn(self._notifying, self._notify(EndRun(key, id, worker)))
+    def end(self, delivery: Delivery) -> None:
+        """Notify the leader, without waiting, that this run has ended, if it had a permit."""
+        if self._held and (permit := self._held.pop(delivery.token, None)) is not None:
+            spawn(self._notifying, self._notify(EndRun(*permit, self._worker)))
 
     async def _notify(self, end: EndRun) -> None:
         with suppress(PalermoError):  # the leader will see it in the workers' reports
