@@ -1,6 +1,5 @@
 """One session with RabbitMQ as the broker."""
 
-import asyncio
 import logging
 import secrets
 from collections import Counter
@@ -310,12 +309,7 @@ class RabbitmqBroker:
         return await self._contents.sweep(queue, decide, report_progress, only_look=only_look, ids=ids, most=most)
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
-        keeping = asyncio.ensure_future(self._facts.keep(self._connection, lambda: Duty.MAIN in self.duties))
-        try:
-            await self._leader_client.lead_or_stand_by(fired)
-        finally:
-            keeping.cancel()
-            await asyncio.wait({keeping})
+        await self._leader_client.lead_or_stand_by(fired)
 
     @property
     def duties(self) -> tuple[Duty, ...]:

@@ -230,13 +230,12 @@ class Facts(FollowedStream[FactState]):
         self._missing |= {queue: (written[queue], now + RARELY) for queue, probe in found.items() if not probe.exists}
         return {queue: found.get(queue) or Probe(exists=False) for queue in written}
 
-    async def keep(self, connection: Connection, leads: Callable[[], bool]) -> None:
-        """Rewrite the facts whenever necessary, while this session leads, until cancelled."""
+    async def keep(self, connection: Connection) -> None:
+        """Rewrite the facts whenever necessary, for the leader, until the connection is lost or this is cancelled."""
         while connection.error is None:
             await asyncio.sleep(RARELY)
             try:
-                if leads():
-                    await self.write_again(connection)
+                await self.write_again(connection)
             except PalermoError as error:
                 if connection.error is None:
                     log.warning("cannot store the list of queues and pauses error=%r", str(error))

@@ -91,9 +91,9 @@ class MainDuty(Work):
             end_key=end_key,
             cancel_jobs=self._cancel_jobs,
         )
-        facts = Facts(session.exchange, connection, outbox.open, patience=session.timeout)
+        self._facts = Facts(session.exchange, connection, outbox.open, patience=session.timeout)
         self._lost_steps = LostSteps(
-            session.exchange, connection, outbox, facts, self._workflows, self._scheduled_jobs, self.has_jobs
+            session.exchange, connection, outbox, self._facts, self._workflows, self._scheduled_jobs, self.has_jobs
         )
         self._recurring_jobs = RecurringJobs(session.exchange, connection, outbox, states, now=wall_clock, fired=fired)
 
@@ -114,6 +114,7 @@ class MainDuty(Work):
                 self._recurring_jobs.run(),
                 self._workflows.run(),
                 self._lost_steps.watch(),
+                self._facts.keep(self._connection),
             )
         )
 
