@@ -13,11 +13,12 @@ the data there.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 from msgspec import Struct, convert, field, to_builtins
 
+from palermo.brokers.features.gathered import Gathered
 from palermo.brokers.rabbitmq.amqp.connection import Connection, quietly
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
@@ -246,8 +247,8 @@ class RunLog:
         self._written_at = 0.0
         #: This worker's duties in the last record.
         self._written_duties: tuple[str, ...] = ()
-        self._wanted = self._stored = 0
-        self._writing = asyncio.Lock()
+        #: Calls of `_flush` during a write share the next record.
+        self._flushes = Gathered[None](self._write)
         #: The timer for the next check of the running jobs.
         self.ticking: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -354,42 +355,39 @@ class RunLog:
             self._complain("deaths of workers are not counted", error)
 
     async def _flush(self) -> None:
-        """Write a record of the running jobs. Calls during a write share the next record."""
-        self._wanted += 1
-        mine = self._wanted
-        async with self._writing:
-            if self._stored >= mine:
-                return
-            wanted = self._wanted
-            report = self._report()
-            runs = self._runs(report)
-            forgets = list(self._forgets)
-            self._drop_saved(report)
-            record = RunRecord(
-                worker=report.id,
-                since=float(report.started_at),
-                inbox=self._inbox,
-                runs=set(runs),
-                at=clock.now(),
-                queues=tuple(report.queues),
-                jobs={
-                    job.id: JobStart(job.job, job.queue, float(job.started_at), job.arguments.preview)
-                    for job in report.jobs
-                    if job.id in runs
-                },
-                blames={id: dead for id, dead in self._blames.items() if dead},
-                forgets=forgets,
-                counters=report.counters(),
-                saved={id: saved for id, saved in self._saved.items() if id in runs},
-            )
-            self._unsaved = False
-            self._written_at = time.monotonic()
-            # Others may read the record before its confirm arrives. So if a job is requeued in the meantime, the next
-            # record must remove it.
-            self._written |= runs
-            await self._stream.write(to_builtins(record))
-            self._written, self._written_duties, self._stored = runs, report.duties, wanted
-            del self._forgets[: len(forgets)]
+        """Write a record of the running jobs."""
+        await self._flushes.add(None)
+
+    async def _write(self, _: Sequence[None]) -> None:
+        report = self._report()
+        runs = self._runs(report)
+        forgets = list(self._forgets)
+        self._drop_saved(report)
+        record = RunRecord(
+            worker=report.id,
+            since=float(report.started_at),
+            inbox=self._inbox,
+            runs=set(runs),
+            at=clock.now(),
+            queues=tuple(report.queues),
+            jobs={
+                job.id: JobStart(job.job, job.queue, float(job.started_at), job.arguments.preview)
+                for job in report.jobs
+                if job.id in runs
+            },
+            blames={id: dead for id, dead in self._blames.items() if dead},
+            forgets=forgets,
+            counters=report.counters(),
+            saved={id: saved for id, saved in self._saved.items() if id in runs},
+        )
+        self._unsaved = False
+        self._written_at = time.monotonic()
+        # Others may read the record before its confirm arrives. So if a job is requeued in the meantime, the next
+        # record must remove it.
+        self._written |= runs
+        await self._stream.write(to_builtins(record))
+        self._written, self._written_duties = runs, report.duties
+        del self._forgets[: len(forgets)]
 
     def _complain(self, means: str, error: Exception) -> None:
         if not self._complained and self.connection.error is None:
