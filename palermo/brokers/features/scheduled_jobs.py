@@ -14,7 +14,8 @@ from palermo.brokers.features import limits
 from palermo.brokers.features.pauses_and_cancels import cancelled
 from palermo.brokers.features.recurring import Recurring
 from palermo.brokers.features.steps import Job, Step, StepStore, Stored
-from palermo.brokers.features.unique_keys import Keys, as_they_run, keys_of, remove_keyed
+from palermo.brokers.features.sweep import remove_jobs
+from palermo.brokers.features.unique_keys import Keys, as_they_run, keys_of
 from palermo.brokers.features.workflows import Workflows
 from palermo.contract import clock
 from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
@@ -172,14 +173,13 @@ class ScheduledJobs:
                 job = Job(moved_to(message, instant))
             return ("remove_later", number, job)
 
-        frees = action in (CANCEL, GIVE_UP)
-        steps = [(number, message) for number, message in some if frees and step_of(message.extra)]
-        some = [one for one in some if one not in steps]
-        ends = [(message, ("scheduled", number), step(number, message)) for number, message in steps]
-        gone = await self._workflows.remove(ends, how=How.FAILED if action == GIVE_UP else How.CANCELLED)
-        plain = [one for one in some if not frees or not keys_of([one[1]])]
+        def frees(message: Message) -> bool:
+            """Whether the change frees a key or ends a step."""
+            return action in (CANCEL, GIVE_UP) and bool(keys_of([message]) or step_of(message.extra))
+
+        freed = [(one, ("scheduled", number), step(number, one)) for number, one in some if frees(one)]
+        how = How.FAILED if action == GIVE_UP else How.CANCELLED
+        gone = await remove_jobs(self._store, self._workflows, freed, how=how)
+        plain = [one for one in some if not frees(one[1])]
         answers = await self._store.change((), [step(*one) for one in plain]) if plain else []
-        done = [message for (_, message), was_there in zip(plain, answers, strict=True) if was_there]
-        keyed = [one for one in some if frees and keys_of([one[1]])]
-        freed = [(message, ("scheduled", number), step(number, message)) for number, message in keyed]
-        return gone + done + await remove_keyed(self._store, freed)
+        return gone + [message for (_, message), was_there in zip(plain, answers, strict=True) if was_there]

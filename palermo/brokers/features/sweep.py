@@ -19,6 +19,7 @@ from palermo.core.message import Message
 from palermo.core.topology import is_failed
 from palermo.core.unique_keys import lock_of
 from palermo.core.workflow import step_of
+from palermo.core.workflow_rules import How
 from palermo.errors import NotFound
 
 #: Number of places that one step of a purge visits.
@@ -93,12 +94,26 @@ async def _purge(
             (message, ("waits", queue, place, number), ("remove", queue, place, number, False))
             for place, number, message in keyed
         ]
-        steps = [one for one in freed if step_of(one[0].extra)]
-        keyed_jobs = [one for one in freed if one not in steps]
-        removed += some + len(await workflows.remove(steps))
-        removed += len(await remove_keyed(store, keyed_jobs, drop_next=drop_next))
+        removed += some + len(await remove_jobs(store, workflows, freed, drop_next=drop_next))
         await asyncio.sleep(0)
     return removed
+
+
+async def remove_jobs(
+    store: StepStore,
+    workflows: Workflows,
+    jobs: Sequence[tuple[Message, Step, Step]],
+    *,
+    how: How = How.CANCELLED,
+    drop_next: bool = False,
+) -> list[Message]:
+    """Remove jobs that have keys or are steps, which end in this way; return the jobs that still existed.
+
+    Each job comes with the condition that it exists, and the change that removes it. See `remove_keyed`.
+    """
+    gone = await workflows.remove([one for one in jobs if step_of(one[0].extra)], how=how)
+    keyed = [one for one in jobs if not step_of(one[0].extra)]
+    return gone + await remove_keyed(store, keyed, drop_next=drop_next)
 
 
 #: A message that leaves the queue: its number, itself, and its move, or None to remove it.
@@ -129,7 +144,6 @@ async def _apply(
     """Change the messages that still wait. Returns how many were removed and how many were moved."""
     plain: list[_Change] = []
     freed: list[tuple[Message, Step, Step]] = []
-    steps_gone: list[tuple[Message, Step, Step]] = []
     moved = 0
     for number, message, move in changes:
         is_step, there = step_of(message.extra) is not None, ("waits", queue, place, number)
@@ -139,15 +153,13 @@ async def _apply(
             moved += again
             if not again and move.refused is not None:
                 move.refused()
-        elif is_step and move is None and not is_failed(queue):
-            steps_gone.append((message, there, _removal(queue, place, number, None)))
         elif move is not None and lock_of(move.message) is not None and not is_failed(move.message.queue):
-            moved += await _readmit(store, ("waits", queue, place, number), _removal(queue, place, number, move), move)
-        elif move is None and lock_of(message) is not None and not is_failed(queue):
-            freed.append((message, ("waits", queue, place, number), _removal(queue, place, number, None)))
+            moved += await _readmit(store, there, _removal(queue, place, number, move), move)
+        elif move is None and (is_step or lock_of(message) is not None) and not is_failed(queue):
+            freed.append((message, there, _removal(queue, place, number, None)))
         else:
             plain.append((number, message, move))
-    removed = len(await remove_keyed(store, freed)) + len(await workflows.remove(steps_gone))
+    removed = len(await remove_jobs(store, workflows, freed))
     steps = [_removal(queue, place, number, move) for number, _, move in plain]
     answers = await store.change((), steps) if steps else []
     done = [move for (_, _, move), was_there in zip(plain, answers, strict=True) if was_there]
