@@ -244,7 +244,7 @@ class RabbitmqKeys:
         seen: set[str] = set()
         for queue in {holder.queue for holder in left.values()}:
             name = amqp_queue(self._exchange, queue)
-            if (await reading.probe(name)).ready and await self._outbox.kind(queue) != CLASSIC:
+            if (await reading.probe(name)).ready and await self._outbox.declarer.ensure(queue) != CLASSIC:
                 left = {key: holder for key, holder in left.items() if holder.queue != queue}
                 continue
             tenants = {one.tenant for one in left.values() if one.queue == queue and one.tenant}

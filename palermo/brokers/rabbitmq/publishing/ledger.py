@@ -178,7 +178,7 @@ class Ledger(Generic[T]):
         self.give_up(list(self.refused))
         queues, table = {id: job.queue for id, job in jobs.items()}, self._table
         there = await find_published(
-            self._connection, table.exchange, queues, self._outbox.kind, ended=not table.drops_copies
+            self._connection, table.exchange, queues, self._outbox.declarer.ensure, ended=not table.drops_copies
         )
         again = (
             replace(job, extra={**job.extra, PUBLISHED_AGAIN: True}) for id, job in jobs.items() if id not in there

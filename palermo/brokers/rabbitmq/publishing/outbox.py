@@ -14,7 +14,7 @@ from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.alarms import confirmed, log_blocked, unconfirmed
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import written
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher, PublishFuture, RecordQueue, unfit
+from palermo.brokers.rabbitmq.amqp.publisher import OwnPublisher, Publisher, PublishFuture, RecordQueue, unfit
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.job_destinations import (
@@ -45,7 +45,7 @@ class Outbox:
         self._connection = connection
         #: Declares queues on the connection for publishing.
         self.declarer = declarer
-        self._opening = asyncio.Lock()
+        self._own_publisher = OwnPublisher(connection)
         self._publisher: Publisher | None = None
         #: The log that lists the failed jobs of quorum queues.
         self.failed_log = FailedLog(session.exchange, connection, patience=session.timeout)
@@ -231,16 +231,10 @@ class Outbox:
         counted = await self.declarer.count(queue)
         return counted is not None and counted[0] > 0
 
-    async def kind(self, queue: str) -> str:
-        """Create a job queue if necessary. Returns its type."""
-        return await self.declarer.ensure(queue)
-
     async def open(self) -> Publisher:
         """The channel for publishing, opened if necessary."""
-        async with self._opening:
-            if self._publisher is None or not self._publisher.is_open:
-                self._publisher = await Publisher.open(self._connection)
-            return self._publisher
+        self._publisher = await self._own_publisher.open()
+        return self._publisher
 
 
 def _place(message: Message, queue: str) -> Place:
