@@ -170,19 +170,11 @@ class FairScheduler(Work):
                 return await self.totals()
             case operations.ListTenants(queue):
                 return await self.tenants(queue)
-            case operations.ListTenantNames(queue):
-                return await self.names(queue)
             case operations.RequeueTenantJobs(queue, still):
                 return await self.requeue(queue, stopped=still)
             case operations.HasTenantJobs(queue, tenant):
                 return await self.has(TenantQueue(queue, tenant))
         raise TypeError(operation)
-
-    async def names(self, queue: str) -> list[str]:
-        """The tenants with a queue, even an empty one, for a session that visits all their jobs."""
-        await self.learn()
-        fair_queue = self._fair_queues.get(queue)
-        return [] if fair_queue is None else sorted(fair_queue.states)
 
     async def totals(self) -> dict[str, int]:
         """By job queue, the number of jobs in its tenants' queues."""
@@ -190,7 +182,7 @@ class FairScheduler(Work):
         return {queue: sum(one.pending for one in await self._listed(queue)) for queue in sorted(self._fair_queues)}
 
     async def tenants(self, queue: str) -> list[Tenant]:
-        """The tenants of a queue with waiting jobs, those with most jobs first. Some may just have become empty."""
+        """The tenants of a queue, those with most jobs first."""
         await self.learn()
         return await self._listed(queue)
 
@@ -199,9 +191,8 @@ class FairScheduler(Work):
         states = [] if fair_queue is None else list(fair_queue.states.values())
         probes = await probe_all(self._connection, [state.queue for state in states])
         found = [
-            Tenant(name=state.name, pending=pending, share=state.share)
+            Tenant(name=state.name, pending=probes[state.queue].ready + len(state.in_hand), share=state.share)
             for state in states
-            if (pending := probes[state.queue].ready + len(state.in_hand))
         ]
         return sorted(found, key=lambda one: (-one.pending, one.name))
 

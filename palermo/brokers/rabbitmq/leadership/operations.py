@@ -337,13 +337,7 @@ class CountTenantJobs(TenantOperation[dict[str, int]], frozen=True):
 
 
 class ListTenants(TenantOperation[list[Tenant]], frozen=True):
-    """Replies with the tenants of one job queue that have jobs in their own queues."""
-
-    queue: str
-
-
-class ListTenantNames(TenantOperation[list[str]], frozen=True):
-    """Replies with the names of the tenants of one job queue that have their own queues, empty or not."""
+    """Replies with the tenants of one job queue that have their own queues, empty or not."""
 
     queue: str
 

@@ -46,6 +46,10 @@ class TenantClient:
         self._leaving = leaving
 
     async def of(self, queue: str) -> list[Tenant]:
+        return [one for one in await self._known(queue) if one.pending]
+
+    async def _known(self, queue: str) -> list[Tenant]:
+        """The tenants that have their own queues for this queue, empty or not."""
         return await self._leader_client.ask(operations.ListTenants(queue)) if await self._are_there() else []
 
     async def _are_there(self) -> bool:
@@ -129,6 +133,4 @@ class TenantClient:
 
     async def names(self, queue: str) -> list[str]:
         """The tenants that have their own queues for this queue, empty or not."""
-        if is_failed(queue) or not await self._are_there():
-            return []
-        return await self._leader_client.ask(operations.ListTenantNames(queue))
+        return [] if is_failed(queue) else sorted(one.name for one in await self._known(queue))
