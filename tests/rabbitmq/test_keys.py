@@ -24,8 +24,15 @@ from palermo.brokers.rabbitmq.leadership import key_client, leader_client
 from palermo.brokers.rabbitmq.publishing import ledger, ledger_records
 from palermo.brokers.rabbitmq.publishing import ledger as ledgers
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger, Table
-from palermo.brokers.rabbitmq.publishing.ledger_records import FORMAT, Batch, LedgerState, newer_format, parts
-from palermo.brokers.rabbitmq.unique import orphaned_keys, run_ends, unique_keys
+from palermo.brokers.rabbitmq.publishing.ledger_records import (
+    FORMAT,
+    Batch,
+    EndRecord,
+    LedgerState,
+    newer_format,
+    parts,
+)
+from palermo.brokers.rabbitmq.unique import orphaned_keys, unique_keys
 from palermo.brokers.rabbitmq.unique.known_keys import KeyChanges, in_turns
 from palermo.brokers.rabbitmq.unique.run_ends import key_queue
 from palermo.brokers.rabbitmq.unique.unique_keys import UniqueKeys
@@ -426,6 +433,10 @@ class Odd(Plain, frozen=True):
     odd: int
 
 
+def in_next_format(end: EndRecord) -> bytes:
+    return json.dumps({"format": FORMAT + 1, "end": end.to_plain()}).encode()
+
+
 @pytest.mark.slow
 async def test_an_old_leader_hands_over_to_one_that_knows_the_next_format(
     broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -433,7 +444,7 @@ async def test_an_old_leader_hands_over_to_one_that_knows_the_next_format(
     monkeypatch.setattr(leader_client, "_PATIENCE", 3.0)
     async with time_kept(broker):
         await ask(broker, keyed("a"))
-        monkeypatch.setattr(run_ends, "FORMAT", FORMAT + 1)  # a worker of the next version
+        monkeypatch.setattr(EndRecord, "encode", in_next_format)  # a worker of the next version
         worker = await consume(await another())
         await worker.settle(await begun(worker), Ack())
         await becomes(lambda: f"a record has format {FORMAT + 1}" in caplog.text)

@@ -1,7 +1,6 @@
 """The ends of steps, which workers write and the leader of workflows reads."""
 
 import asyncio
-import json
 import time
 from base64 import b64encode
 from collections import Counter
@@ -101,7 +100,7 @@ async def test_an_end_that_cannot_be_read_is_passed_over(
         publisher = await broker._outbox.open()
         for adds in (b"", b"\xc1", ADDS[:-1]):
             report = StepReport(message=message("junk"), adds=b64encode(adds).decode())
-            await publisher.send("", queue, PERSISTENT_JSON, json.dumps(report.to_record()).encode())
+            await publisher.send("", queue, PERSISTENT_JSON, report.encode())
         for path in ("one:x", "one:" + "9" * 5_000):  # members without a number
             end = RunEnd.of(("a", path, 0), How.DONE, None)
             await publisher.send("", queue, PERSISTENT_JSON, record_of([msgspec.json.encode(end)]))

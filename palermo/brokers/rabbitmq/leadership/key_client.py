@@ -1,7 +1,6 @@
 """One session's requests about keys of unique jobs: asks the leader, and records how runs have ended."""
 
 import asyncio
-import json
 import logging
 import sys
 import uuid
@@ -202,8 +201,7 @@ class RabbitmqKeys:
             run_at=report.run_at,
             at=clock.now(),
         )
-        body = json.dumps(end.to_record(), separators=(",", ":")).encode()
-        return await self._ends.send(message.id, body)
+        return await self._ends.send(message.id, end.encode())
 
     async def gate(self, queue: str, jobs: list[tuple[Message, Message | None]]) -> list[bool]:
         """Whether each of these jobs may leave the queue. Removed jobs lose their keys; requeued ones get theirs again.

@@ -1,7 +1,6 @@
 """One session's requests about workflows: asks the leader, and records how steps have ended."""
 
 import asyncio
-import json
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
@@ -103,8 +102,7 @@ class RabbitmqWorkflows:
     async def record_added(self, message: Message, adds: bytes) -> None:
         """Record the steps that a run has added; returns once that is stored, which may take as long as an alarm."""
         report = StepReport(message=_bare(message), adds=b64encode(adds).decode())
-        body = json.dumps(report.to_record(), separators=(",", ":")).encode()
-        await (await self._ends.send(message.id, body))
+        await (await self._ends.send(message.id, report.encode()))
 
     async def has_ended(self, message: Message) -> bool:
         """Whether the end of this run of a step is stored. False if no leader answers soon."""

@@ -13,7 +13,7 @@ from msgspec import Struct, convert, to_builtins
 from palermo.brokers.features.portions import portions
 from palermo.contract.stored_records import UNREADABLE
 from palermo.core.message import Message
-from palermo.core.plain import message_from_plain
+from palermo.core.plain import PlainWithMessages, message_from_plain
 from palermo.errors import BrokerUnavailable
 
 T = TypeVar("T")
@@ -72,6 +72,22 @@ class Batch(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
         """The inverse of to_plain. Raises ValueError for invalid values."""
         return convert(plain, cls)
+
+
+class EndRecord(PlainWithMessages, frozen=True):
+    """A worker's record in a ledger: the end of a run."""
+
+    def encode(self) -> bytes:
+        """The record as JSON."""
+        return json.dumps({"format": FORMAT, "end": self.to_plain()}, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The inverse of `encode`, for parsed JSON.
+
+        Raises one of palermo.contract.stored_records.UNREADABLE for an invalid record.
+        """
+        return cls.from_plain(record["end"])
 
 
 class LedgerState(Generic[T]):

@@ -1,10 +1,6 @@
 """The ends of runs, as workers write them to the leader's ledger of keys before they acknowledge the jobs."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from palermo.brokers.rabbitmq.publishing.ledger_records import FORMAT
-from palermo.core.plain import PlainWithMessages
+from palermo.brokers.rabbitmq.publishing.ledger_records import EndRecord
 from palermo.core.topology import internal
 from palermo.core.unique_rules import RunOutcome
 
@@ -14,7 +10,7 @@ def key_queue(exchange: str) -> str:
     return internal(exchange, "unique")
 
 
-class RunEnd(PlainWithMessages, frozen=True, kw_only=True):
+class RunEnd(EndRecord, frozen=True, kw_only=True):
     """The end of a run."""
 
     key: str
@@ -26,15 +22,3 @@ class RunEnd(PlainWithMessages, frozen=True, kw_only=True):
     #: When the job runs again, and when this was written, in Unix seconds.
     run_at: float | None = None
     at: float | None = None
-
-    def to_record(self) -> dict[str, Any]:
-        """The record for the ledger."""
-        return {"format": FORMAT, "end": self.to_plain()}
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> "RunEnd":
-        """The inverse of `to_record`.
-
-        Raises one of palermo.contract.stored_records.UNREADABLE for an invalid record.
-        """
-        return cls.from_plain(record["end"])

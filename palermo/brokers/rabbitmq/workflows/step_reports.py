@@ -10,11 +10,11 @@ from typing import Any
 from msgspec import convert
 from msgspec.structs import replace
 
-from palermo.brokers.rabbitmq.publishing.ledger_records import FORMAT
+from palermo.brokers.rabbitmq.publishing.ledger_records import FORMAT, EndRecord
 from palermo.contract.stored_records import UNREADABLE
 from palermo.core.lifecycle import StoredResult
 from palermo.core.message import Message
-from palermo.core.plain import Plain, PlainWithMessages
+from palermo.core.plain import Plain
 from palermo.core.step_values import unpack
 from palermo.core.topology import internal
 from palermo.core.workflow import Graph
@@ -76,25 +76,13 @@ def has_only_members(record: Mapping[str, Any]) -> bool:
         return False
 
 
-class StepReport(PlainWithMessages, frozen=True, kw_only=True):
+class StepReport(EndRecord, frozen=True, kw_only=True):
     """The end of a run that added steps, perhaps the first ones of a workflow."""
 
     #: The run's job, without its arguments.
     message: Message
     #: The added steps, packed, in base64.
     adds: str
-
-    def to_record(self) -> dict[str, Any]:
-        """The record for the ledger."""
-        return {"format": FORMAT, "end": self.to_plain()}
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> "StepReport":
-        """The inverse of `to_record`.
-
-        Raises one of palermo.contract.stored_records.UNREADABLE for an invalid record.
-        """
-        return cls.from_plain(record["end"])
 
     @property
     def graph(self) -> Graph:
