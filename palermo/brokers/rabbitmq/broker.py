@@ -179,7 +179,14 @@ class RabbitmqBroker:
             held=lambda: consumer.held(),
         )
         worker_control = WorkerControl(
-            self._exchange, report, on_command, self._outbox.open, steering.look, waiting, kind=self._session.queue_type
+            connection,
+            self._exchange,
+            report,
+            on_command,
+            self._outbox.open,
+            steering.look,
+            waiting,
+            kind=self._session.queue_type,
         )
         run_log = RunLog(self._exchange, report, self._outbox.open, connection, inbox=worker_control.inbox)
         consumer = RabbitmqConsumer(
@@ -197,13 +204,8 @@ class RabbitmqBroker:
             workflows=self.workflows,
         )
 
-        async def appear() -> None:
-            # The inbox first, since every counted worker must be able to answer.
-            await worker_control.listen(connection)
-            await worker_control.begin()
-
         try:
-            await together(*readied, steering.begin(), appear())
+            await together(*readied, steering.begin(), worker_control.begin())
         except BaseException:
             await steering.close()
             raise

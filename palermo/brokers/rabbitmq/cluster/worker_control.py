@@ -122,6 +122,7 @@ class WorkerControl:
 
     def __init__(
         self,
+        connection: Connection,
         exchange: str,
         report: Callable[[], WorkerInfo],
         on_command: OnCommand,
@@ -139,8 +140,8 @@ class WorkerControl:
         self._look = look
         self._waiting = waiting
         self._exchange = exchange
-        self._kind = kind
-        self._counted: WorkerPresence | None = None
+        self._connection = connection
+        self._presence = WorkerPresence(connection, exchange, kind=kind)
         self._report = report
         self._on_command = on_command
         self._publisher = publisher
@@ -155,21 +156,18 @@ class WorkerControl:
         """The worker's id."""
         return self._report().id
 
-    async def listen(self, connection: Connection) -> None:
-        """Start accepting requests, until the connection ends or `end` is called."""
-        channel = self._channel = await connection.channel()
+    async def begin(self) -> None:
+        """Accept requests, and let other sessions count this worker, until the connection ends or `end` is called."""
+        # The inbox first, since every counted worker must be able to answer.
+        channel = self._channel = await self._connection.channel()
         # RabbitMQ executes these in order, so the answer to the last one is enough.
         channel.send(channel.raw.queue_declare, self.inbox, exclusive=True, auto_delete=True)
         control = internal(self._exchange, "control")
         channel.send(channel.raw.exchange_declare, control, "fanout", durable=True)
         channel.send(channel.raw.queue_bind, self.inbox, control)
         await channel.consume(self.inbox, self._on_question, auto_ack=True)
-        channel.on_cancel(lambda: connection.give_up(f"queue {self.inbox}"))
-
-    async def begin(self) -> None:
-        """Let other sessions count this worker."""
-        counted = self._counted = WorkerPresence(self._channel.connection, self._exchange, kind=self._kind)
-        await counted.begin()
+        channel.on_cancel(lambda: self._connection.give_up(f"queue {self.inbox}"))
+        await self._presence.begin()
 
     async def end(self) -> None:
         if self._answers:
@@ -177,8 +175,7 @@ class WorkerControl:
             await asyncio.wait(set(self._answers), timeout=STORED_WITHIN)
         for task in self._answers:
             task.cancel()
-        if self._counted is not None:
-            await self._counted.end()
+        await self._presence.end()
         await self._channel.close()
 
     def _on_question(self, got: Got) -> None:
@@ -187,13 +184,13 @@ class WorkerControl:
     async def _answer(self, question: Mapping[str, Any], reply_to: str | None) -> None:
         answer: Mapping[str, Any] = {}
         if question.get("ask", "report") == "report":
-            counts = self._channel.connection.unreadable.counts
+            counts = self._connection.unreadable.counts
             report = {**self._report().to_plain(), "waiting": self._waiting()}
             answer = {**report, "inbox": self.inbox, "unreadable": counts}
         elif question["ask"] == "look":
             await self._look()
         else:
-            id, unreadable = self._report().id, self._channel.connection.unreadable
+            id, unreadable = self._report().id, self._connection.unreadable
             order = unreadable.attempt("the orders to workers", question, partial(WorkerCommand.from_plain, question))
             values = await self._on_command(order) if order is not None and order.is_for(id) else None
             answer = {"worker": id, "values": values}
