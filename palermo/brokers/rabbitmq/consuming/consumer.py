@@ -130,8 +130,8 @@ class RabbitmqConsumer:
             self._check_held(delivery)
             self._check(delivery)
         if _is_step(delivery):
-            self._end_later(delivery, self._workflows.send_end(delivery.message, How.DONE))
-            self._source.settled(delivery, detached=False)
+            self._endings.add(delivery, self._workflows.send_end(delivery.message, How.DONE))
+            self._source.settled(delivery, detached=False, pending=True)
         else:
             self._source.slots[delivery.slot - 1].ack(delivery)
         if self._steering.has_cancels:
@@ -190,6 +190,7 @@ class RabbitmqConsumer:
         if not detached:
             self._check_held(delivery)
         channel, tag = delivery.token
+        pending = False
         match settlement:
             case Ack(adds=adds) if adds:
                 self._check(delivery)
@@ -208,7 +209,8 @@ class RabbitmqConsumer:
                 elif report is not None:
                     stored = await self._keys.send_end(delivery.message, report)
                 if stored is not None and not detached:
-                    self._end_later(delivery, stored)
+                    self._endings.add(delivery, stored)
+                    pending = True
                 else:
                     if stored is not None:
                         await stored
@@ -245,14 +247,9 @@ class RabbitmqConsumer:
                 channel.ack(tag)
         if not isinstance(settlement, Release | Reschedule):
             self._steering.left_queue(delivery)
-        self._forget(delivery)
+        self._forget(delivery, pending=pending)
         if delivery.redelivered:
             self._run_log.ended(delivery.slot, delivery.message.id, forget=True)
-
-    def _end_later(self, delivery: Delivery, stored: Awaitable[None]) -> None:
-        """Acknowledge the delivery once the end of its job is `stored`. The slot continues in the meantime."""
-        self._endings.add(delivery, stored)
-        self._source.ending(delivery)
 
     async def _record_end(self, delivery: Delivery, settlement: Settlement, *, adopted: bool) -> None:
         """Store the end of a run with a key, and of a step that has failed."""
@@ -444,7 +441,7 @@ class RabbitmqConsumer:
                 f"job {delivery.message.id} was returned to queue {delivery.message.queue!r}: {channel.error}"
             ) from channel.error
 
-    def _forget(self, delivery: Delivery) -> None:
+    def _forget(self, delivery: Delivery, *, pending: bool = False) -> None:
         detached = bool(self._detached) and self._detached.pop(id(delivery), None) is not None
         if detached and id(delivery) in self._companions:
             self._companions.discard(id(delivery))
@@ -453,7 +450,7 @@ class RabbitmqConsumer:
             self._permits.end(delivery)
             self._unsettled.pop(delivery.slot, None)
             self._settled.set()
-        self._source.settled(delivery, detached=detached)
+        self._source.settled(delivery, detached=detached, pending=pending)
 
     def _on_end(self, channel: Channel) -> None:
         """Log the jobs that RabbitMQ has requeued by closing a channel."""

@@ -91,8 +91,6 @@ class PollSource:
             on_end=lambda channel: self.ended(channel),
             order=self._ranking,
         )
-        #: Unacknowledged deliveries whose jobs have ended.
-        self._ending: set[tuple[Channel, int]] = set()
         self._attending: asyncio.Task[None] | None = None
         self.closed = False
 
@@ -105,34 +103,26 @@ class PollSource:
         """Take nothing from these queues; resume all others."""
         self.served.pause(queues)
 
-    def ending(self, delivery: Delivery) -> None:
-        """Record that the job has ended.
-
-        The delivery is acknowledged once the end is stored, and the slot polls in the meantime.
-        """
-        self._ending.add(delivery.token)
-
     def acknowledge(self, delivery: Delivery) -> None:
         """Acknowledge the delivery, because the end of its job is stored."""
         channel, tag = delivery.token
         channel.connection.raw.ack(channel.raw, tag)
-        self._ending.discard(delivery.token)
         self._idle_subscriptions.settled(channel)
 
     def requeue(self, delivery: Delivery) -> None:
         """Requeue the delivery, because its slot no longer polls, or the end of its job was not stored."""
         requeue(delivery)
-        self._ending.discard(delivery.token)
         self._idle_subscriptions.settled(delivery.token[0])
 
-    def settled(self, delivery: Delivery, *, detached: bool) -> None:
-        """Record that a delivery was settled. If it was detached, close its channel."""
+    def settled(self, delivery: Delivery, *, detached: bool, pending: bool = False) -> None:
+        """Record that a delivery was settled. If it was detached, close its channel.
+
+        A `pending` delivery is acknowledged or requeued later. In the meantime the slot polls.
+        """
         channel, _ = delivery.token
         if not detached:
             self.slots[delivery.slot - 1].settled(delivery)
-        if delivery.token in self._ending:
-            return
-        if not self._idle_subscriptions.settled(channel) and detached and channel.is_open:
+        if not pending and not self._idle_subscriptions.settled(channel) and detached and channel.is_open:
             channel.abandon()
 
     async def close(self) -> None:

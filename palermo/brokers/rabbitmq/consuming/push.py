@@ -136,12 +136,6 @@ class Slot:
 
     # -- polling
 
-    def ending(self) -> None:
-        """Record that the end of the last job is being stored, during which RabbitMQ delivers no other job."""
-        # Fast path, see benchmarks.drain keyed. Not for quorum queues, which answer basic.get slowly
-        # (browsing/sweep.py).
-        self._asks = self._kind == CLASSIC
-
     async def _ask(self) -> Delivery | None:
         """Poll for the next job. None if there is none: then subscribe again."""
         self._asks = False
@@ -235,8 +229,12 @@ class Slot:
         channel.connection.raw.ack(channel.raw, tag)
         self.settled(delivery.token)
 
-    def settled(self, token: Token) -> None:
+    def settled(self, token: Token, *, pending: bool = False) -> None:
+        """Continue with the next job. While the last one is `pending`, RabbitMQ delivers no other."""
         self._held = None
+        # Fast path, see benchmarks.drain keyed. Not for quorum queues, which answer basic.get slowly
+        # (browsing/sweep.py).
+        self._asks = pending and self._kind == CLASSIC
         if token[0] is not self._channel:
             token[0].abandon()
         if self._taken:
@@ -379,10 +377,6 @@ class PushSource:
         # The pause may be over by now.
         slot.wake()
 
-    def ending(self, delivery: Delivery) -> None:
-        """Record that the job has ended. Its delivery is acknowledged once that is stored."""
-        self.slots[delivery.slot - 1].ending()
-
     def acknowledge(self, delivery: Delivery) -> None:
         """Acknowledge the delivery, because the end of its job is stored."""
         channel, tag = delivery.token
@@ -392,11 +386,14 @@ class PushSource:
         """Requeue the delivery, because the end of its job was not stored."""
         requeue(delivery)
 
-    def settled(self, delivery: Delivery, *, detached: bool) -> None:
-        """Record that a delivery was settled. If it was detached, close its channel."""
+    def settled(self, delivery: Delivery, *, detached: bool, pending: bool = False) -> None:
+        """Record that a delivery was settled. If it was detached, close its channel.
+
+        A `pending` delivery is acknowledged or requeued later.
+        """
         channel, _ = delivery.token
         if not detached:
-            self.slots[delivery.slot - 1].settled(delivery.token)
+            self.slots[delivery.slot - 1].settled(delivery.token, pending=pending)
         elif channel.is_open:
             channel.abandon()
 
