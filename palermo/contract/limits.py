@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import Struct, convert
 
 from palermo.contract.stored_records import read_record
-from palermo.core.limits import Rate, RateState
+from palermo.core.limits import RateState
 
 
 class StoredLimit(Struct, frozen=True, kw_only=True):
@@ -24,7 +24,7 @@ class StoredLimit(Struct, frozen=True, kw_only=True):
 
     def turns(self, now: float) -> int:
         """Number of reserved runs from now on."""
-        return int(max(0.0, self.free - max(now, self.next)) / Rate.parse(self.rate).gap) if self.rate else 0
+        return self.state.turns(self.rate, now)
 
 
 def stored_limit(key: str | bytes, stored: Any) -> StoredLimit:

@@ -7,7 +7,6 @@ A job that must not run yet is postponed, so that it occupies no slot. A job ove
 offered a permit. A job over its rate gets a reserved run, and returns to its queue shortly before it.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
@@ -229,6 +228,10 @@ class RateState(Struct, frozen=True, kw_only=True):
         after = max(self.next, now - rate.leeway) + rate.gap
         return replace(self, next=after, free=max(self.free, after)), RunNow(start - now)
 
+    def turns(self, written: str, now: float) -> int:
+        """Number of reserved runs from now on. `written` is the rate; raises OptionInvalid for an invalid one."""
+        return int(max(0.0, self.free - max(now, self.next)) / Rate.parse(written).gap) if written else 0
+
     def is_over(self, written: str, now: float) -> bool:
         """Whether a new state would give the same answers, so that this one can be deleted. `written` is the rate."""
         try:
@@ -416,7 +419,7 @@ class PermitTable:
                 limit=key.limit,
                 rate=key.written,
                 running=len(key.running),
-                waiting=len(key.waiting_line) + len(key.offered) + _reserved_runs(key, now),
+                waiting=len(key.waiting_line) + len(key.offered) + key.rate_state.turns(key.written, now),
             )
             for name, key in sorted(self._keys.items())
             if not key.is_idle(now)
@@ -440,10 +443,3 @@ class PermitTable:
             key.waiting_line = {id: now + wait + OFFER_TIMEOUT, **key.waiting_line}
         key.waiting_line[id] = now + wait + OFFER_TIMEOUT
         return RunLater(now + wait)
-
-
-def _reserved_runs(key: _KeyState, now: float) -> int:
-    """Number of future runs that are reserved."""
-    if not key.written:
-        return 0
-    return max(0, math.floor((key.rate_state.free - max(now, key.rate_state.next)) / Rate.parse(key.written).gap))
