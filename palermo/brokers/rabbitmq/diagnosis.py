@@ -15,7 +15,7 @@ from importlib.metadata import version
 from palermo.brokers.rabbitmq import policies
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.alarms import trouble_of
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, open_connection
+from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
@@ -215,13 +215,12 @@ class Diagnosis:
             await self._remove(name, exchange)
 
     async def _declare(self, name: str, exchange: str) -> None:
-        channel = await self._connection.channel()
-        if exchange == name:
-            await channel.call(channel.raw.exchange_declare, name, "direct", auto_delete=True)
         arguments = {"x-queue-type": self._kind, "x-expires": _EXPIRES_MS}
-        await channel.call(channel.raw.queue_declare, name, durable=True, arguments=arguments)
-        await channel.bind(name, exchange, routing_key=name)
-        await channel.close()
+        async with self._connection.spare_channel() as channel:
+            if exchange == name:
+                await channel.call(channel.raw.exchange_declare, name, "direct", auto_delete=True)
+            await channel.call(channel.raw.queue_declare, name, durable=True, arguments=arguments)
+            await channel.bind(name, exchange, routing_key=name)
 
     async def _publish(self, exchange: str, name: str) -> bool:
         """Publish test messages. Returns whether the server confirmed them in time."""
@@ -270,14 +269,11 @@ class Diagnosis:
     async def _remove(self, name: str, exchange: str) -> None:
         # Each on its own channel, so that a refused deletion doesn't prevent the other.
         with suppress(PalermoError):
-            channel: Channel = await self._connection.channel()
-            await channel.call(channel.raw.queue_delete, name)
-            await channel.close()
+            await self._connection.delete(name)
         if exchange == name:
             with suppress(PalermoError):
-                channel = await self._connection.channel()
-                await channel.call(channel.raw.exchange_delete, name)
-                await channel.close()
+                async with self._connection.spare_channel() as channel:
+                    await channel.call(channel.raw.exchange_delete, name)
 
 
 def records(unreadable: Mapping[str, int]) -> list[Finding]:

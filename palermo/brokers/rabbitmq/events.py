@@ -184,10 +184,9 @@ class RabbitmqEvents:
 
     async def _unbind(self, subscription: Subscription, topics: set[str]) -> None:
         name = amqp_queue(self._exchange, subscription.queue)
-        channel = await self._connection.channel()
-        for topic in sorted(topics):
-            await channel.unbind(name, self._wiring.distributor, routing_key=topic)
-        await channel.close()
+        async with self._connection.spare_channel() as channel:
+            for topic in sorted(topics):
+                await channel.unbind(name, self._wiring.distributor, routing_key=topic)
 
     # -- earlier events
 

@@ -133,30 +133,27 @@ class Migration:
         await self._drain()
         await self._idle(aside=True)
         await self._drain()
-        channel = await self._connection.channel()
         arguments = versions.arguments(self._kind, self._connection.version)
-        # Sent together, so that no other program creates the queue in between. Publishing is diverted until the new
-        # queue is bound. A message that no queue takes is lost, unless its program publishes it as mandatory.
-        channel.raw.queue_delete(self._name)
-        await channel.declare(self._name, arguments)  # another program may have created it first, which `run` checks
-        await channel.close()
+        async with self._connection.spare_channel() as channel:
+            # Sent together, so that no other program creates the queue in between. Publishing is diverted until the
+            # new queue is bound. A message that no queue takes is lost, unless its program publishes it as mandatory.
+            channel.raw.queue_delete(self._name)
+            await channel.declare(self._name, arguments)  # another program may have created it, which `run` checks
         await self._connection.persist_queues()
 
     async def _divert(self) -> None:
         """Divert publishing to the second queue, until a publisher declares the old queue again."""
         self._diverted = True
-        channel = await self._connection.channel()
-        # Sent together: messages published in between go to both queues.
-        channel.raw.queue_bind(self._aside, self._exchange, routing_key=self._queue)
-        await channel.unbind(self._name, self._exchange, routing_key=self._queue)
-        await channel.close()
+        async with self._connection.spare_channel() as channel:
+            # Sent together: messages published in between go to both queues.
+            channel.raw.queue_bind(self._aside, self._exchange, routing_key=self._queue)
+            await channel.unbind(self._name, self._exchange, routing_key=self._queue)
 
     async def _end_diversion(self) -> None:
         """Route publishing to the queue again, and end the diversion."""
-        channel = await self._connection.channel()
-        channel.raw.queue_bind(self._name, self._exchange, routing_key=self._queue)
-        await channel.unbind(self._aside, self._exchange, routing_key=self._queue)
-        await channel.close()
+        async with self._connection.spare_channel() as channel:
+            channel.raw.queue_bind(self._name, self._exchange, routing_key=self._queue)
+            await channel.unbind(self._aside, self._exchange, routing_key=self._queue)
 
     async def _idle(self, *, aside: bool = False) -> None:
         """Wait until no worker has a job of the queue. With `aside`, divert publishing repeatedly.

@@ -126,7 +126,8 @@ class Leader:
         deposed: asyncio.Future[Any] = asyncio.ensure_future(self._responder.ended.wait())
         tasks = [asyncio.ensure_future(work) for work in self._work.tasks()]
         for task in tasks:
-            task.add_done_callback(_read)
+            # `run` may be cancelled, or raise another error.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             await self._work.begin()
             await self._responder.start(self._on_request)
@@ -197,9 +198,3 @@ def _refuse(request: object, error: Exception) -> bytes:
     """The reply to an invalid request, which any program with permission to publish can send."""
     log.warning("cannot read a request to the leader request=%.200r error=%.200r", request, error)
     return operations.write_error(ValueError(f"the leader cannot read the request: {error!r:.200}"))
-
-
-def _read(task: "asyncio.Task[None]") -> None:
-    """Mark the error as retrieved: `run` may have been cancelled, or have raised another one."""
-    if not task.cancelled():
-        task.exception()
