@@ -24,7 +24,7 @@ from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
 from palermo.core.message import EVENT_ID
 from palermo.core.topology import internal
-from palermo.errors import BrokerUnavailable, NotFound
+from palermo.errors import BrokerUnavailable
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -92,22 +92,16 @@ class EventLog:
         return not self.wanted
 
     async def _bind(self) -> None:
-        await self._stream.make()
-        channel = await self._connection.channel()
-        try:
-            await channel.bind(self._stream.name, self._wiring.gateway)
-        except NotFound:
-            self._stream.made = False  # it was deleted
-            await self._stream.make()
-            channel = await self._connection.channel()
-            await channel.bind(self._stream.name, self._wiring.gateway)
-        await channel.close()
+        async def bind() -> None:
+            async with self._connection.spare_channel() as channel:
+                await channel.bind(self._stream.name, self._wiring.gateway)
+
+        await self._stream.destination.publish(bind)
 
     async def _unbind(self) -> None:
-        channel = await self._connection.channel()
         try:
-            await channel.unbind(self._stream.name, self._wiring.gateway)
-            await channel.close()
+            async with self._connection.spare_channel() as channel:
+                await channel.unbind(self._stream.name, self._wiring.gateway)
         except BrokerUnavailable:
             if self._connection.error is not None:
                 raise

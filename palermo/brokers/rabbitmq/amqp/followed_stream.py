@@ -129,7 +129,7 @@ class FollowedStream(Generic[S]):
         if self._follower is None or not self._follower.is_open:
             return False
         end = await self.stream.end(connection)
-        return end is not None and await self._follower.has_come_to(end, within=self._patience)
+        return end is not None and await self._follower.has_come_to(end, patience=self._patience)
 
     async def _follow(self, connection: Connection) -> None:
         if self._follower is not None:

@@ -106,6 +106,8 @@ class Stream:
         #: When it was first and last found down, and the error.
         self._down: tuple[float, float, BrokerUnavailable] | None = None
         self._making = asyncio.Lock()
+        #: Creates the stream if it is missing.
+        self.destination = Destination(self.make, self._forget)
         prefix, _, suffix = name.rpartition("~")
         #: Held while the stream is created.
         self._mark = Mutex(f"{prefix}~making.{suffix}")
@@ -229,7 +231,7 @@ class Stream:
         async def send() -> None:
             await self._publish(await self._publisher(), entries)
 
-        await Destination(self.make, self._forget).publish(send)
+        await self.destination.publish(send)
 
     def _forget(self) -> None:
         log.warning("stream was deleted, creating it again holds=%r stream=%s", self.holds, self.name)
@@ -323,8 +325,9 @@ class Stream:
             # Concurrently, because RabbitMQ takes milliseconds to open a stream for a consumer.
             last, _ = await together(self._find_last(connection), follower.start(self.name))
             if last is not None:
-                await follower.catch_up(last[0], patience=CALL_TIMEOUT)
-                return follower
+                if await follower.has_come_to(last[0], patience=CALL_TIMEOUT):
+                    return follower
+                raise channel.error or BrokerUnavailable(f"{self.name} did not answer within {CALL_TIMEOUT:g} s.")
         except NotFound:  # it was deleted
             self.made = False
         except BaseException:
@@ -362,30 +365,16 @@ class Follower:
         self._stream = stream
         await _read(self._channel, stream, "first", self._on_message)
 
-    async def catch_up(self, end: int, *, patience: float) -> None:
-        """Return once the entry at offset `end` is read.
-
-        Raises BrokerUnavailable after `patience` seconds without an entry: see `come_to_end`.
-        """
-        self._end = end
-        if self._read >= end:
-            self._caught_up.set()
-        if not await come_to_end(self._caught_up, lambda: self._read, patience=patience):
-            raise BrokerUnavailable(f"{self._stream} did not answer within {patience:g} s.")
-        if self._channel.error is not None:
-            raise self._channel.error
-
-    async def has_come_to(self, end: int, *, within: float) -> bool:
+    async def has_come_to(self, end: int, *, patience: float) -> bool:
         """Wait until the reader has read the entry at this offset.
 
-        Returns False after `within` seconds, or if the reader has ended.
-
-        Only one caller at a time.
+        Returns False after `patience` seconds without an entry (see `come_to_end`), or if the reader has ended. Only
+        one caller at a time.
         """
         if self._read < end and self.is_open:
             self._end = end
             self._caught_up.clear()
-            await wait_for_any(self._caught_up, timeout=within)
+            await come_to_end(self._caught_up, lambda: self._read, patience=patience)
         return self._read >= end and self.is_open
 
     def on_close(self, callback: Callable[[], None]) -> None:
