@@ -24,7 +24,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, to_message
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.publishing.handover import Refusals, unpublishable
+from palermo.brokers.rabbitmq.publishing.handover import Refusals
 from palermo.brokers.rabbitmq.publishing.job_destinations import (
     JobDestinations,
     TenantQueue,
@@ -32,7 +32,6 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import (
     tenant_queue_name,
 )
 from palermo.brokers.rabbitmq.seconds import AGAIN, SOON, STILL_REFUSED
-from palermo.contract.clock import wall_clock
 from palermo.contract.tasks import spawn
 from palermo.core.fair_scheduling import StrideScheduler
 from palermo.core.topology import amqp_queue
@@ -116,8 +115,7 @@ class JobsUnderWay:
         message = to_message(got.properties, got.body, taken_from=None)
         refused: PalermoError | None = None
         try:
-            place = self._destinations.failed_place(self._queue)
-            await self._destinations.publish(place, unpublishable(message, error, now=wall_clock()))
+            await self._destinations.fail(message, error)
         except PalermoError as not_stored:
             refused = not_stored
         self._on_end(channel, got.tag, refused)

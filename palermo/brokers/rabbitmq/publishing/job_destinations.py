@@ -17,8 +17,10 @@ from palermo.brokers.rabbitmq.amqp.many_queues import declare_all, probe_all
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher, RecordQueue
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
+from palermo.brokers.rabbitmq.publishing.handover import unpublishable
 from palermo.brokers.rabbitmq.seconds import PATIENCE, SOON
 from palermo.contract.broker import SessionParameters
+from palermo.contract.clock import wall_clock
 from palermo.core.due_times import Bucket, Intake
 from palermo.core.limits import has_reservation
 from palermo.core.message import Message
@@ -182,6 +184,10 @@ class JobDestinations:
 
         await Destination(partial(self.ensure, place, message.priority), partial(self.forget, place)).publish(send)
         await self.note_failed(place, [message])
+
+    async def fail(self, message: Message, error: PalermoError) -> None:
+        """Store a job that can never be published in the failed queue, with this error."""
+        await self.publish(self.failed_place(message.queue), unpublishable(message, error, now=wall_clock()))
 
     async def note_failed(self, place: Place, messages: Sequence[Message]) -> None:
         """Log jobs that were stored here, if this is a failed quorum queue, which can't be read."""

@@ -32,7 +32,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.publisher import PublishFuture
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
-from palermo.brokers.rabbitmq.publishing.handover import Refusals, find_published, outcomes, unpublishable
+from palermo.brokers.rabbitmq.publishing.handover import Refusals, find_published, outcomes
 from palermo.brokers.rabbitmq.publishing.ledger_records import (
     FORMAT,
     Batch,
@@ -42,7 +42,6 @@ from palermo.brokers.rabbitmq.publishing.ledger_records import (
     parts,
 )
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.contract.clock import wall_clock
 from palermo.contract.stored_records import UNREADABLE
 from palermo.core.message import PUBLISHED_AGAIN, Message
 from palermo.core.plain import message_to_plain
@@ -289,8 +288,7 @@ class Ledger(Generic[T]):
         try:
             await self._outbox.publish(job, job.queue)
         except HeadersTooLarge as error:
-            failed = unpublishable(job, error, now=wall_clock())
-            await self._outbox.publish(failed, self._outbox.destinations.failed_place(job.queue))
+            await self._outbox.destinations.fail(job, error)
 
     async def _record_stored(self) -> None:
         """Record that the jobs of all batches are stored, except the refused ones. Doesn't wait for a confirm."""

@@ -24,14 +24,13 @@ from palermo.brokers.rabbitmq.amqp.messages import Got, to_message
 from palermo.brokers.rabbitmq.amqp.publisher import PublishFuture, RecordQueue
 from palermo.brokers.rabbitmq.amqp.state_log import settled
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
-from palermo.brokers.rabbitmq.publishing.handover import Refusals, is_mark, outcomes, unpublishable, write_acks
+from palermo.brokers.rabbitmq.publishing.handover import Refusals, is_mark, outcomes, write_acks
 from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
 from palermo.brokers.rabbitmq.publishing.name_list import NameList
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.scheduled_index import ScheduledIndex
 from palermo.brokers.rabbitmq.seconds import LOOK_EVERY, RARELY
 from palermo.core.due_times import Bucket, Intake, bucket_of
-from palermo.core.message import Message
 from palermo.core.topology import FAILED_QUEUE, internal
 from palermo.errors import HeadersTooLarge, NotFound, PalermoError, StoreInvalid
 
@@ -199,7 +198,7 @@ class Buckets:
             batch, messages, places, await outcomes(self._connection, sent), strict=True
         ):
             if isinstance(error, HeadersTooLarge):
-                await self._fail(message, error)
+                await self._outbox.destinations.fail(message, error)
             elif error is not None:
                 refused.append(error)
                 if isinstance(error, NotFound):
@@ -213,12 +212,6 @@ class Buckets:
                 self._index.remove(source, [str(got.id) for _, got in stored])
             self._index.add((place, got) for place, got in stored if place in self._index.known)
         return sum(not is_mark(got) for _, got in stored), refused
-
-    async def _fail(self, message: Message, error: PalermoError) -> None:
-        """Store a job that doesn't fit a frame in the failed queue."""
-        destinations = self._outbox.destinations
-        failed = unpublishable(message, error, now=self._now())
-        await destinations.publish(destinations.failed_place(message.queue), failed)
 
     async def _ensure(self, place: str) -> None:
         """Create the queue of a place if it doesn't exist."""
