@@ -3,8 +3,8 @@
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -14,7 +14,7 @@ from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.replies import Probe
 from palermo.brokers.rabbitmq.browsing.job_search import search
 from palermo.brokers.rabbitmq.cluster.cancels import CancelMarks
-from palermo.brokers.rabbitmq.cluster.facts import Facts, QueueNames
+from palermo.brokers.rabbitmq.cluster.facts import Facts
 from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl, WorkerReports, command_workers
 from palermo.brokers.rabbitmq.connections import Connections, open_connections
 from palermo.brokers.rabbitmq.consuming.silent_workers import SilentWorkers
@@ -153,23 +153,15 @@ class RabbitmqBroker:
             return f"{tag}/worker-{slot}"
 
         source: PushSource | PollSource
-        waiting: Callable[[], Sequence[str]] = list
-        readied: list[Coroutine[Any, Any, None]] = []
         if selection.fixed and len(selection.patterns) == 1:
             queue = selection.patterns[0]
             source = PushSource(
                 connection, declarer, self._exchange, queue, slots=slots, tag=slot_tag, prefetch=prefetch
             )
-            readied.append(source.prepare())
-            waiting = source.waiting
         else:
             if prefetch > 1:
                 log.info("prefetch is 1, because this worker serves several queues queues=%s", selection)
-            source = PollSource(connection, declarer, self._exchange, selection, slots=slots, tag=slot_tag)
-            if selection.fixed:
-                await source.served.know(set())
-            else:
-                await source.served.follow(QueueNames(self._facts, source.served.know))
+            source = PollSource(connection, declarer, self._facts, self._exchange, selection, slots=slots, tag=slot_tag)
         steering = Steering(
             self._facts,
             self._cancels,
@@ -185,7 +177,7 @@ class RabbitmqBroker:
             on_command,
             self._outbox.open,
             steering.look,
-            waiting,
+            source.waiting,
             kind=self._session.queue_type,
         )
         run_log = RunLog(self._exchange, report, self._outbox.open, connection, inbox=worker_control.inbox)
@@ -205,7 +197,7 @@ class RabbitmqBroker:
         )
 
         try:
-            await together(*readied, steering.begin(), worker_control.begin())
+            await together(source.prepare(), steering.begin(), worker_control.begin())
         except BaseException:
             await steering.close()
             raise

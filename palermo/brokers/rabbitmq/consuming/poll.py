@@ -25,6 +25,7 @@ from palermo.brokers.rabbitmq.amqp.frames import Delivered
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, delivered, read, read_delivered
 from palermo.brokers.rabbitmq.amqp.replies import queue_in
+from palermo.brokers.rabbitmq.cluster.facts import Facts
 from palermo.brokers.rabbitmq.consuming.idle_subscriptions import IdleSubscriptions
 from palermo.brokers.rabbitmq.consuming.push import requeue
 from palermo.brokers.rabbitmq.consuming.queue_order import QueueOrder
@@ -62,6 +63,7 @@ class PollSource:
         self,
         connection: Connection,
         declarer: Declarer,
+        facts: Facts,
         exchange: str,
         selection: QueueSelection,
         *,
@@ -69,7 +71,7 @@ class PollSource:
         tag: Callable[[int], str],
     ) -> None:
         self.connection = connection
-        self.served = ServedQueues(connection, declarer, exchange, selection, self._serve)
+        self.served = ServedQueues(connection, declarer, facts, exchange, selection, self._serve)
         self._ranking = QueueOrder(random.random)
         self.slots = [PollingSlot(self, number) for number in range(1, slots + 1)]
         self._loop = asyncio.get_running_loop()
@@ -98,6 +100,14 @@ class PollSource:
     def queues(self) -> tuple[str, ...]:
         """The queues to serve now."""
         return tuple(self.served)
+
+    def waiting(self) -> list[str]:
+        """The ids of delivered jobs that wait for a slot: none."""
+        return []
+
+    async def prepare(self) -> None:
+        """Find the queues to serve."""
+        await self.served.begin()
 
     def pause(self, queues: PausedQueues) -> None:
         """Take nothing from these queues; resume all others."""

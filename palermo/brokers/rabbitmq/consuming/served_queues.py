@@ -9,7 +9,7 @@ from contextlib import suppress
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.replies import QueueInUse
-from palermo.brokers.rabbitmq.cluster.facts import QueueNames
+from palermo.brokers.rabbitmq.cluster.facts import Facts, QueueNames
 from palermo.brokers.rabbitmq.consuming.troubled_queues import TroubledQueues
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.seconds import RARELY
@@ -27,6 +27,7 @@ class ServedQueues:
         self,
         connection: Connection,
         declarer: Declarer,
+        facts: Facts,
         exchange: str,
         selection: QueueSelection,
         changed: Callable[[dict[str, QueueRank]], None],
@@ -42,7 +43,7 @@ class ServedQueues:
         self._places: dict[str, QueueRank] = {}
         self._known: set[str] = set()
         self._paused = NONE_PAUSED
-        self._names: QueueNames | None = None
+        self._names = QueueNames(facts, self.know)
         self._troubled = TroubledQueues(self._try_again)
         #: The deleted queues, and the task that searches for them.
         self._deleted: set[str] = set()
@@ -61,10 +62,12 @@ class ServedQueues:
         """The queue's name in RabbitMQ."""
         return amqp_queue(self._exchange, queue)
 
-    async def follow(self, names: QueueNames) -> None:
-        """Also serve new queues, as their names arrive."""
-        self._names = names
-        await names.begin(self._connection)
+    async def begin(self) -> None:
+        """Find the queues to serve. If the selection has patterns, also serve new queues, as their names arrive."""
+        if self._selection.fixed:
+            await self.know(set())
+        else:
+            await self._names.begin(self._connection)
 
     async def know(self, names: set[str]) -> None:
         """Serve the queues among these that match the selection."""
@@ -156,8 +159,7 @@ class ServedQueues:
 
     async def close(self) -> None:
         """Stop checking for queues."""
-        if self._names is not None:
-            self._names.close()
+        self._names.close()
         self._troubled.close()
         if self._finding is not None:
             self._finding.cancel()
