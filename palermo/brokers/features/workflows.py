@@ -289,8 +289,7 @@ class Workflows:
         again = list[Message]()
         for job in jobs:
             id, _, _ = step_of(job.extra) or ("", "", 0)
-            (state,) = await self._states([id])
-            stored = read_flow(state)
+            stored = await self._stored(id)
             if stored is None or stored.flow.cancels:
                 await self.end(job, How.CANCELLED, (), ())
             else:
@@ -361,16 +360,14 @@ class Workflows:
         return sorted(found, key=lambda info: info.began_at)
 
     async def find(self, id: str) -> WorkflowInfo | None:
-        (state,) = await self._states([id])
-        stored = read_flow(state)
+        stored = await self._stored(id)
         if stored is None:
             return None
         info = with_steps(info_of(id, stored), stored.flow)
         return await with_jobs(info, Data(id, stored.flow, self._store.flow_data, _NOTHING))
 
     async def failed_jobs(self, id: str) -> list[str]:
-        (state,) = await self._states([id])
-        stored = read_flow(state)
+        stored = await self._stored(id)
         if stored is None:
             return []
         plans = plans_of(stored.flow)
@@ -379,16 +376,14 @@ class Workflows:
 
     async def has_ended(self, id: str, path: str, generation: int) -> bool:
         """Whether the end of this run of a step is stored; False if its workflow is finished or unknown."""
-        (state,) = await self._states([id])
-        stored = read_flow(state)
+        stored = await self._stored(id)
         if stored is None:
             return False
         return generation < generation_of(stored.flow, path) or path not in jobs_out(stored.flow)
 
     async def jobs_out(self, id: str) -> list[Message]:
         """The waiting and running jobs of a workflow's steps, in the form of a new release."""
-        (state,) = await self._states([id])
-        stored = read_flow(state)
+        stored = await self._stored(id)
         if stored is None:
             return []
         data = Data(id, stored.flow, self._store.flow_data, _NOTHING)
@@ -404,8 +399,7 @@ class Workflows:
         places = list(found)
         for id in sorted(set(ids) - {place.id for place in places}):
             for workflow, path in [(id, ""), *workflows_above(id)]:
-                (state,) = await self._states([workflow])
-                if (stored := read_flow(state)) is None:
+                if (stored := await self._stored(workflow)) is None:
                     continue
                 data = Data(workflow, stored.flow, self._store.flow_data, _NOTHING)
                 place = await location_of_step(stored, path, data) if path else location_of(stored)
@@ -416,6 +410,10 @@ class Workflows:
     async def next_due(self) -> float | None:
         """The time at which a workflow's next timeout was due; None if none is overdue."""
         return clock.now() if await self._store.due("flows", clock.now(), 1) else None
+
+    async def _stored(self, id: str) -> StoredFlow | None:
+        (state,) = await self._states([id])
+        return read_flow(state)
 
     async def _states(self, ids: Sequence[str]) -> list[Stored | None]:
         return await self._store.states("flows", ids) if ids else []
