@@ -32,7 +32,7 @@ from palermo.core.queue_selection import PausedQueues, QueueSelection
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
 from palermo.core.unique_keys import Key, KeyRequest
 from palermo.core.unique_rules import EnqueueAnswer
-from palermo.errors import BrokerError, LeaderUnavailable, PalermoError, UrlInvalid
+from palermo.errors import BrokerError, LeaderUnavailable, PalermoError, PublishRefused, UrlInvalid
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
@@ -213,6 +213,16 @@ class Consumer(Protocol):
 
 #: Maximum body size, in bytes, of a job that is enqueued with a key, debounced or throttled.
 MAX_KEYED_BODY = 4 * 1024 * 1024
+
+
+def check_bodies(claims: Iterable[KeyRequest]) -> None:
+    """Raise PublishRefused if the body of one of these jobs is too large for a job with a key."""
+    for claim in claims:
+        if len(claim.message.body) > MAX_KEYED_BODY:
+            raise PublishRefused(
+                f"job {claim.message.id} has a body of {len(claim.message.body):,} bytes; a job with a key can have"
+                f" {MAX_KEYED_BODY:,}. Store the data elsewhere and pass a reference to it."
+            )
 
 
 class OrphanedKey(Struct, frozen=True, kw_only=True):

@@ -12,13 +12,12 @@ from msgspec.structs import replace
 from palermo.brokers.features.steps import Step, StepStore, Stored, puts, text_of, unchanged
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport
-from palermo.contract.broker import MAX_KEYED_BODY, KeyPage, OrphanedKey
+from palermo.contract.broker import KeyPage, OrphanedKey, check_bodies
 from palermo.contract.unique_jobs import UniqueJob, stored_key
 from palermo.core import unique_rules
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.unique_keys import Key, KeyRequest, key_names, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, KeyUpdate, StartAnswer, StartReason
-from palermo.errors import PublishRefused
 
 #: Maximum number of claims, or due keys, in one step.
 _BATCH_SIZE = 200
@@ -86,12 +85,7 @@ class Keys:
         self._store = store
 
     async def enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
-        for claim in claims:
-            if len(claim.message.body) > MAX_KEYED_BODY:
-                raise PublishRefused(
-                    f"job {claim.message.id} has a body of {len(claim.message.body):,} bytes; a job with a key can have"
-                    f" {MAX_KEYED_BODY:,}. Store the data elsewhere and pass a reference to it."
-                )
+        check_bodies(claims)
         answers: list[EnqueueAnswer] = []
         for first in range(0, len(claims), _BATCH_SIZE):
             answers += await self._enqueue(claims[first : first + _BATCH_SIZE])

@@ -27,7 +27,7 @@ from palermo.brokers.rabbitmq.unique import orphaned_keys as looking
 from palermo.brokers.rabbitmq.unique.run_ends import RunEnd, key_queue
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport
-from palermo.contract.broker import MAX_KEYED_BODY, Delivery, KeyPage, OrphanedKey, SessionParameters
+from palermo.contract.broker import Delivery, KeyPage, OrphanedKey, SessionParameters, check_bodies
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.core import unique_rules
@@ -37,7 +37,7 @@ from palermo.core.unique_keys import Key, KeyRequest, key_names, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, StartAnswer
 from palermo.core.workflow import step_of
 from palermo.core.workflow_rules import is_member
-from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError, PublishRefused
+from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -78,12 +78,7 @@ class RabbitmqKeys:
         self._ends = EndWriter(self._log, connection, outbox, session.timeout)
 
     async def enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
-        for claim in claims:
-            if len(claim.message.body) > MAX_KEYED_BODY:
-                raise PublishRefused(
-                    f"job {claim.message.id} has a body of {len(claim.message.body):,} bytes; a job with a key can have"
-                    f" {MAX_KEYED_BODY:,}. Store the data elsewhere and pass a reference to it."
-                )
+        check_bodies(claims)
         # While the leader stores one batch, the next one is sent.
         under_way, answers = deque[asyncio.Task[list[EnqueueAnswer]]](), list[EnqueueAnswer]()
         try:
