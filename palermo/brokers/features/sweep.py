@@ -11,10 +11,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from palermo.brokers.features.decided import decided
 from palermo.brokers.features.steps import Job, Step, StepStore
 from palermo.brokers.features.unique_keys import as_they_run, keys_of, read_states, readmit, remove_keyed
 from palermo.brokers.features.workflows import Workflows
-from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, SweepProgress
+from palermo.contract.sweep import Move, SweepDecision, SweepProgress
 from palermo.core.message import Message
 from palermo.core.topology import is_failed
 from palermo.core.unique_keys import lock_of
@@ -50,12 +51,12 @@ async def sweep(
             if not is_failed(queue):
                 messages = await as_they_run(store, messages)
             jobs = [(seen, number, one) for (seen, number, _), one in zip(part.jobs, messages, strict=True)]
-            changes, seen, going = _decided(jobs, part.seen, decide)
+            _, changes, seen = decided(jobs, part.seen, decide)
             removed, moved = await _apply(store, workflows, queue, place, changes)
             swept = replace(swept, seen=swept.seen + seen, removed=swept.removed + removed, moved=swept.moved + moved)
             if progress is not None:
                 progress(swept)
-            if not going:
+            if seen < part.seen:
                 return swept
             await asyncio.sleep(0)
     if ids:
@@ -118,24 +119,6 @@ async def remove_jobs(
 
 #: A message that leaves the queue: its number, itself, and its move, or None to remove it.
 _Change = tuple[Any, Message, Move | None]
-
-
-def _decided(
-    jobs: Sequence[tuple[int, Any, Message]], count: int, decide: Callable[[Message], SweepDecision]
-) -> tuple[list[_Change], int, bool]:
-    """Call `decide` for these messages. Returns the changes, how many of `count` were read, and whether to continue."""
-    changes: list[_Change] = []
-    for seen, number, message in jobs:
-        match decide(message):
-            case Stop():
-                return changes, seen, False
-            case Remove():
-                changes.append((number, message, None))
-            case Move() as move:
-                changes.append((number, message, move))
-            case Keep():
-                pass
-    return changes, count, True
 
 
 async def _apply(

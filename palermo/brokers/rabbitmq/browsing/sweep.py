@@ -14,13 +14,14 @@ from contextlib import asynccontextmanager, suppress
 
 from msgspec.structs import replace
 
+from palermo.brokers.features.decided import decided
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, read
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.seconds import LONG_PATIENCE, PATIENCE, SOON
 from palermo.contract.broker import Page
-from palermo.contract.sweep import Move, Remove, Stop, SweepDecision, SweepProgress
+from palermo.contract.sweep import SweepDecision, SweepProgress
 from palermo.core.message import Message
 from palermo.core.topology import amqp_queue, internal, is_failed
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
@@ -375,7 +376,8 @@ async def sweep(
                 if as_they_run is not None:
                     messages = await as_they_run([there for _, there in seen])
                     seen = [(number, there) for (number, _), there in zip(seen, messages, strict=True)]
-                stay, gone, looked = _judge(batch, seen, decide)
+                tagged = ((number, batch[number].tag, there) for number, there in seen)
+                stay, gone, looked = decided(tagged, len(batch), decide)
                 if gate is not None and gone:
                     may = await gate([(there, None if move is None else move.message) for _, there, move in gone])
                     kept_back = [one for one, allowed in zip(gone, may, strict=True) if not allowed]
@@ -418,29 +420,6 @@ async def sweep(
 def _wire_ids(ids: Collection[str]) -> frozenset[bytes]:
     """The ids as encoded in messages; empty if one of them could be encoded in another way."""
     return frozenset(id.encode() for id in ids) if all(map(str.isascii, ids)) else frozenset()
-
-
-def _judge(
-    batch: list[Got], seen: list[tuple[int, Message]], decide: Callable[[Message], SweepDecision]
-) -> tuple[list[Message], list[tuple[int, Message, Move | None]], int]:
-    """Call `decide` for the messages in `seen`, which has their positions in the batch.
-
-    Returns three values: the messages to keep, the messages to remove with their tags and moves, and the number of
-    messages examined.
-    """
-    stay: list[Message] = []
-    gone: list[tuple[int, Message, Move | None]] = []
-    for number, there in seen:
-        match decide(there):
-            case Stop():
-                return stay, gone, number
-            case Move() as move:
-                gone.append((batch[number].tag, there, move))
-            case Remove():
-                gone.append((batch[number].tag, there, None))
-            case _:
-                stay.append(there)
-    return stay, gone, len(batch)
 
 
 def _ack(channel: Channel, tags: list[int], *, all_before: bool) -> None:
