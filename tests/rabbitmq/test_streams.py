@@ -147,7 +147,7 @@ async def records(connection: Connection, exchange: str) -> list[Record]:
     """The facts that the stream still has."""
     stream = Stream(internal(exchange, "facts"), lambda: Publisher.open(connection), patience=5.0, holds="")
     end = await stream.end(connection) or 0
-    return [read_object(body) async for _, _, body in stream.read(connection, 0, end)]
+    return [read_object(one.body) async for _, one in stream.deliveries(connection, "first", end)]
 
 
 async def make_and_delete(publisher: Publisher, session: SessionParameters, count: int) -> None:

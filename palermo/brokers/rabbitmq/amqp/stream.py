@@ -20,7 +20,7 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -51,9 +51,6 @@ OPENING = write_record({})
 
 #: One entry of a stream: its properties and its body.
 Entry = tuple[spec.BasicProperties, bytes]
-
-#: An entry after its offset.
-Placed = tuple[int, spec.BasicProperties, bytes]
 
 T = TypeVar("T")
 
@@ -254,21 +251,15 @@ class Stream:
         """The offset of the newest entry, and its writer's time or 0. See `end`."""
         return await self._patiently(connection, lambda: self._find_last(connection))
 
-    async def read(self, connection: Connection, first: int, last: int) -> AsyncGenerator[Placed, None]:
-        """The entries between two existing offsets that the stream has not deleted yet.
+    async def deliveries(
+        self, connection: Connection, start: int | str | datetime, last: int
+    ) -> AsyncGenerator[tuple[int, Got], None]:
+        """The entries from `start` to the offset `last` that the stream has not deleted yet. The first ones may precede
+        `start`.
 
         Only a few entries are buffered while the caller is busy. Raises BrokerUnavailable, also after `patience`
         seconds without an entry, and NotFound if the stream doesn't exist.
         """
-        async with aclosing(self.deliveries(connection, first or "first", last)) as entries:
-            async for offset, one in entries:
-                if offset >= first:
-                    yield offset, one.properties, one.body
-
-    async def deliveries(
-        self, connection: Connection, start: int | str | datetime, last: int
-    ) -> AsyncGenerator[tuple[int, Got], None]:
-        """The entries as delivered, otherwise like `read`. The first ones may precede `start`."""
         channel = await connection.channel()
         come: asyncio.Queue[Got | None] = asyncio.Queue()
         channel.on_close(lambda: come.put_nowait(None))

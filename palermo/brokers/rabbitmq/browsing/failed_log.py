@@ -292,13 +292,15 @@ class FailedLog:
             offsets = self._offsets
             if end is None or end < offsets.next:
                 return
-            async with aclosing(self._stream.read(connection, offsets.next, end)) as entries:
-                async for offset, properties, body in entries:
-                    match (properties.headers or {}).get(_IN):
+            async with aclosing(self._stream.deliveries(connection, offsets.next or "first", end)) as entries:
+                async for offset, entry in entries:
+                    if offset < offsets.next:
+                        continue
+                    match (entry.properties.headers or {}).get(_IN):
                         case str(queue):
-                            offsets.put(queue, _key(properties), offset)
+                            offsets.put(queue, _key(entry.properties), offset)
                         case _:
-                            connection.unreadable.take(self._stream.name, body, partial(_learn, offsets))
+                            connection.unreadable.take(self._stream.name, entry.body, partial(_learn, offsets))
                     offsets.next = offset + 1
 
     async def _jobs(
@@ -307,10 +309,11 @@ class FailedLog:
         """The jobs at these offsets of the log, in order, except those that the stream has dropped."""
         missing = dict(places)
         for first, last in _ranges(places):
-            async with aclosing(self._stream.read(connection, first, last)) as entries:
-                async for offset, properties, body in entries:
+            async with aclosing(self._stream.deliveries(connection, first or "first", last)) as entries:
+                async for offset, entry in entries:
                     if offset not in missing:
                         continue
+                    properties = entry.properties
                     headers: dict[str, Any] = dict(properties.headers or {})
                     if (headers.pop(_IN, None), _key(properties)) != (queue, missing.pop(offset)):
                         # The stream was recreated, so everything read before is invalid.
@@ -318,7 +321,7 @@ class FailedLog:
                         continue
                     headers.pop(_OFFSET, None)
                     properties.headers = headers
-                    yield to_message(properties, body, taken_from=queue)
+                    yield to_message(properties, entry.body, taken_from=queue)
         if missing:
             self._offsets.lost(queue, set(missing))
 
