@@ -131,11 +131,7 @@ class StreamReader:
         await self._channel.prefetch(_CREDIT)
         await self._channel.consume(stream, self._on_message, arguments={"x-stream-offset": at}, late=True)
         watch = asyncio.ensure_future(self._end_if_silent())
-
-        def stop_watching() -> None:
-            watch.cancel()
-
-        self._channel.on_close(stop_watching)
+        self._channel.on_close(watch.cancel)
 
     async def close(self) -> None:
         await self._channel.close()

@@ -100,7 +100,7 @@ class Channel:
         #: Whether the broker has requeued its deliveries, with or without closing it.
         self.is_taken_back = False
         self._waiting: set[asyncio.Future[Any]] = set()
-        self._closers: list[Callable[[], None]] = []
+        self._closers: list[Callable[[], object]] = []
         raw.add_on_close_callback(self._on_close)
 
     @property
@@ -113,7 +113,7 @@ class Channel:
         """Whether it was closed because a call named an object that doesn't exist."""
         return isinstance(self.error, NotFound)
 
-    def on_close(self, callback: Callable[[], None]) -> None:
+    def on_close(self, callback: Callable[[], object]) -> None:
         """Call `callback` once when the channel ends, for any reason."""
         self._closers.append(callback)
 
