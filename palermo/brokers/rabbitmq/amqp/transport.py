@@ -127,9 +127,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             self._transport.abort()
 
     def _adapter_emit_data(self, data: bytes) -> None:
-        if not self._output:
-            self._loop.call_soon(self.flush)
-        self._output.append(data)
+        self.send([data])
 
     def send(self, pieces: list[bytes]) -> None:
         """Send whole frames, after everything that pika has sent so far."""
