@@ -17,14 +17,15 @@ from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream, exists
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.cluster import facts
-from palermo.brokers.rabbitmq.cluster.facts import PAUSE, QUEUE, QueueNames, fact
+from palermo.brokers.rabbitmq.cluster.facts import PAUSE, QUEUE, fact
+from palermo.brokers.rabbitmq.consuming.served_queues import ServedQueues
 from palermo.brokers.rabbitmq.journal import StreamReader
 from palermo.brokers.rabbitmq.publishing import declarer
 from palermo.contract.broker import Broker, SessionParameters
 from palermo.contract.journal import FROM_START
 from palermo.core.address import parse_url
 from palermo.core.journal_records import encode, encode_record
-from palermo.core.queue_selection import NONE_PAUSED, PausedQueues
+from palermo.core.queue_selection import NONE_PAUSED, PausedQueues, QueueSelection
 from palermo.core.topology import FAILED_QUEUE, amqp_queue, internal
 from palermo.errors import BrokerUnavailable
 from tests.contract.tools import PATIENT, message, until
@@ -243,7 +244,10 @@ async def test_names_that_are_written_again_are_no_news_to_a_worker(
         told.append(names)
 
     await broker.publish(message(queue="mail"))
-    await QueueNames(broker._facts, know).begin(connection)
+    declarer, everything = broker._registration.declarer(connection), QueueSelection.parse("*")
+    served = ServedQueues(connection, declarer, broker._facts, broker._exchange, everything, lambda _: None)
+    monkeypatch.setattr(served, "know", know)
+    await served.begin()
 
     await other._facts.put(QUEUE, "images")
     assert await other._facts.write_again(connection) == 1  # there is no queue "images"

@@ -18,7 +18,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -32,7 +31,6 @@ from palermo.brokers.rabbitmq.cluster.worker_control import notify_workers
 from palermo.brokers.rabbitmq.seconds import RARELY
 from palermo.contract import clock
 from palermo.contract.events import Subscription
-from palermo.contract.tasks import spawn
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.queue_selection import EVERY_QUEUE, PausedQueues
 from palermo.core.topology import amqp_queue, check_queue_name, internal, is_queue_name
@@ -124,33 +122,6 @@ class FactState:
 
     def _values(self, kind: str) -> dict[str, Any]:
         return {name: fact.value for name, fact in sorted(self._facts.get(kind, {}).items())}
-
-
-class QueueNames:
-    """The names of all queues, for a worker that serves the queues matching a pattern."""
-
-    def __init__(self, facts: "Facts", know: Callable[[set[str]], Awaitable[None]]) -> None:
-        """`know` is awaited with all names, initially and whenever they change."""
-        self._facts = facts
-        self._know = know
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def begin(self, connection: Connection) -> None:
-        await self._facts.watch(connection, self._on_record)
-        await self._know(self._facts.state.queues)
-
-    def close(self) -> None:
-        self._facts.ignore(self._on_record)
-
-    def _on_record(self, state: FactState, record: Record) -> None:
-        # If a session writes a known name, the queue was created again after a deletion without a record. The leader's
-        # rewrites don't count.
-        if record.get("kind", QUEUE) == QUEUE and not record.get("again"):
-            spawn(self._tasks, self._learn(state.queues))
-
-    async def _learn(self, names: set[str]) -> None:
-        with suppress(PalermoError):  # the session is lost: receive() raises the error
-            await self._know(names)
 
 
 def _check_pause(name: str, value: object) -> None:

@@ -9,10 +9,12 @@ from contextlib import suppress
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.replies import QueueInUse
-from palermo.brokers.rabbitmq.cluster.facts import Facts, QueueNames
+from palermo.brokers.rabbitmq.amqp.stream import Record
+from palermo.brokers.rabbitmq.cluster.facts import QUEUE, Facts, FactState
 from palermo.brokers.rabbitmq.consuming.troubled_queues import TroubledQueues
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.seconds import RARELY
+from palermo.contract.tasks import spawn
 from palermo.core.queue_selection import NONE_PAUSED, PausedQueues, QueueRank, QueueSelection, draw_order
 from palermo.core.topology import CLASSIC, amqp_queue
 from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
@@ -43,7 +45,8 @@ class ServedQueues:
         self._places: dict[str, QueueRank] = {}
         self._known: set[str] = set()
         self._paused = NONE_PAUSED
-        self._names = QueueNames(facts, self.know)
+        self._facts = facts
+        self._tasks: set[asyncio.Task[None]] = set()
         self._troubled = TroubledQueues(self._try_again)
         #: The deleted queues, and the task that searches for them.
         self._deleted: set[str] = set()
@@ -67,7 +70,18 @@ class ServedQueues:
         if self._selection.fixed:
             await self.know(set())
         else:
-            await self._names.begin(self._connection)
+            await self._facts.watch(self._connection, self._on_fact)
+            await self.know(self._facts.state.queues)
+
+    def _on_fact(self, state: FactState, record: Record) -> None:
+        # If a session writes a known name, the queue was created again after a deletion without a record. The leader's
+        # rewrites don't count.
+        if record.get("kind", QUEUE) == QUEUE and not record.get("again"):
+            spawn(self._tasks, self._learn(state.queues))
+
+    async def _learn(self, names: set[str]) -> None:
+        with suppress(PalermoError):  # the session is lost: receive() raises the error
+            await self.know(names)
 
     async def know(self, names: set[str]) -> None:
         """Serve the queues among these that match the selection."""
@@ -159,7 +173,7 @@ class ServedQueues:
 
     async def close(self) -> None:
         """Stop checking for queues."""
-        self._names.close()
+        self._facts.ignore(self._on_fact)
         self._troubled.close()
         if self._finding is not None:
             self._finding.cancel()
