@@ -87,7 +87,8 @@ class QueueContents:
                 return Page(messages=(), total=held)  # nothing to read, so other readers need not be awaited
             async with self._failed_turn.held(connection, only_look=True):
                 return await sweeping.browse(reader, queue, offset=offset, limit=limit, newest=newest)
-        page = await self._tenants.browse(reader, queue, offset=offset, limit=limit, newest=newest)
+        async with self._tenants.alone(reader, queue):
+            page = await sweeping.browse(reader, queue, offset=offset, limit=limit, newest=newest)
         if not page.messages:
             return page
         marks = await self._cancels.read(connection)
@@ -113,9 +114,11 @@ class QueueContents:
         reader = sweeping.Reader(connection, self._exchange, queue, only_look=only_look)
         held = await reader.count()
         if not is_failed(queue):
-            return await self._tenants.sweep(
-                reader, queue, decide, self._outbox.publish_many, progress, self._gate(queue), self._keys.as_they_run
-            )
+            gate, as_they_run, publish = self._gate(queue), self._keys.as_they_run, self._outbox.publish_many
+            async with self._tenants.alone(reader, queue):
+                return await sweeping.sweep(
+                    reader, queue, decide, publish, progress, gate=gate, as_they_run=as_they_run
+                )
         logged = await self._declarer_on(connection).kind(queue) == QUORUM
         if logged and only_look:
             return await self._outbox.failed_log.show(connection, queue, held, decide, progress, ids=ids)

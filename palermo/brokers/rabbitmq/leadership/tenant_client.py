@@ -6,15 +6,14 @@ from typing import Protocol
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
-from palermo.brokers.rabbitmq.browsing import sweep as sweeping
-from palermo.brokers.rabbitmq.browsing.sweep import AsTheyRun, Gate, Reader
+from palermo.brokers.rabbitmq.browsing.sweep import Reader, sweep
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, browsing_lock, tenant_queue_name
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.seconds import LONG_PATIENCE
-from palermo.contract.broker import Page, Tenant
-from palermo.contract.sweep import Keep, Remove, SweepDecision, SweepProgress
+from palermo.contract.broker import Tenant
+from palermo.contract.sweep import Keep, Remove, SweepDecision
 from palermo.core.message import Message
 from palermo.core.topology import is_failed
 from palermo.errors import BrokerUnavailable, NotFound
@@ -81,40 +80,16 @@ class TenantClient:
             await self._leaving([job for job, _ in jobs], drop_next=tenant is None)
             return [True] * len(jobs)
 
-        swept = await self.sweep(
-            Reader(await self._consuming(), self._exchange, queue),
-            queue,
-            lambda message: Remove() if tenant is None or message.tenant == tenant else Keep(),
-            self._outbox.publish_many,
-            lambda _: None,
-            gate,
-            only=tenant,
-        )
+        def decide(message: Message) -> SweepDecision:
+            return Remove() if tenant is None or message.tenant == tenant else Keep()
+
+        reader = Reader(await self._consuming(), self._exchange, queue)
+        async with self.alone(reader, queue, tenant):
+            swept = await sweep(reader, queue, decide, self._outbox.publish_many, lambda _: None, gate=gate)
         return swept.removed
 
-    async def browse(self, reader: Reader, queue: str, *, offset: int, limit: int, newest: bool) -> Page:
-        """A page of the queue: first the jobs in the queue itself, then those in its tenants' queues."""
-        async with self._alone(reader, queue):
-            return await sweeping.browse(reader, queue, offset=offset, limit=limit, newest=newest)
-
-    async def sweep(
-        self,
-        reader: Reader,
-        queue: str,
-        decide: Callable[[Message], SweepDecision],
-        store: Callable[[list[Message]], Awaitable[object]],
-        progress: Callable[[SweepProgress], None],
-        gate: Gate,
-        as_they_run: AsTheyRun | None = None,
-        *,
-        only: str | None = None,
-    ) -> SweepProgress:
-        """Sweep the queue and its tenants' queues, or `only` one of them; see palermo.contract.broker.Broker.sweep."""
-        async with self._alone(reader, queue, only):
-            return await sweeping.sweep(reader, queue, decide, store, progress, gate=gate, as_they_run=as_they_run)
-
     @asynccontextmanager
-    async def _alone(self, reader: Reader, queue: str, only: str | None = None) -> AsyncIterator[None]:
+    async def alone(self, reader: Reader, queue: str, only: str | None = None) -> AsyncIterator[None]:
         """Include in the reader the queues of all tenants, or of the tenant `only`.
 
         In the meantime no such queue is deleted, and the leader neither holds nor moves their jobs. The reader would
