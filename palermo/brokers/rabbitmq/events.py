@@ -154,16 +154,15 @@ class RabbitmqEvents:
         async with self._wiring_now:
             if self._wired:
                 return
-            channel = await self._connection.channel()
-            await self._wiring.make(channel)
+            async with self._connection.spare_channel() as channel:
+                await self._wiring.make(channel)
             bound = await self._event_log.bind()
             for one in (await self.known()).values() if self._rebinds else ():
                 with suppress(NotFound):  # the queue was deleted; a worker of the group will recreate it
-                    channel = channel if channel.is_open else await self._connection.channel()
-                    for topic in one.topics:
-                        name = amqp_queue(self._exchange, one.queue)
-                        await channel.bind(name, self._wiring.distributor, routing_key=topic)
-            await channel.close()
+                    async with self._connection.spare_channel() as channel:
+                        for topic in one.topics:
+                            name = amqp_queue(self._exchange, one.queue)
+                            await channel.bind(name, self._wiring.distributor, routing_key=topic)
             self._wired, self._rebinds = bound, False
 
     # -- subscribing
