@@ -4,7 +4,7 @@ If a queue is missing, or has other arguments, RabbitMQ closes the channel and d
 request. So the first batch is small, and each next one is twice as large as the successful part of the last.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
@@ -16,13 +16,7 @@ _TOGETHER = 500
 
 async def probe_all(connection: Connection, queues: Collection[str]) -> dict[str, Probe]:
     """The state of these queues in RabbitMQ. Creates nothing. Raises the errors of Connection.probe."""
-    names, found, portion = list(queues), list[Probe](), _TOGETHER
-    while len(found) < len(names):
-        async with connection.spare_channel() as channel:
-            some = await _probe(channel, names[len(found) : len(found) + portion])
-        found += some
-        portion = min(_TOGETHER, 2 * len(some))
-    return dict(zip(names, found, strict=True))
+    return await _in_batches(connection, list(queues), _probe)
 
 
 async def declare_all(
@@ -33,13 +27,23 @@ async def declare_all(
     Returns the state of each: an error for an existing queue with other arguments, which is left unchanged. Raises
     NotFound if a binding fails.
     """
-    names, found, portion = list(queues), list[Probe](), _TOGETHER
+
+    def declare(channel: Channel, names: list[str]) -> Awaitable[list[Probe]]:
+        return _declare(channel, {name: queues[name] for name in names}, exchange, arguments)
+
+    return await _in_batches(connection, list(queues), declare)
+
+
+async def _in_batches(
+    connection: Connection, names: list[str], ask: Callable[[Channel, list[str]], Awaitable[list[Probe]]]
+) -> dict[str, Probe]:
+    """Call `ask` with some of the names, which returns the states up to the first that closes the channel."""
+    found, portion = list[Probe](), _TOGETHER
     while len(found) < len(names):
-        some = {name: queues[name] for name in names[len(found) : len(found) + portion]}
         async with connection.spare_channel() as channel:
-            answers = await _declare(channel, some, exchange, arguments)
-        found += answers
-        portion = min(_TOGETHER, 2 * len(answers))
+            some = await ask(channel, names[len(found) : len(found) + portion])
+        found += some
+        portion = min(_TOGETHER, 2 * len(some))
     return dict(zip(names, found, strict=True))
 
 
