@@ -335,7 +335,8 @@ class JournalWatch:
                             self.subscriptions += 1
                             self.read_error = ""
                         case CaughtUp():
-                            self._on_caught_up()
+                            # Callers check the ends read until now, because a failed job may have been requeued.
+                            self._caught_up.set()
                         case Restarted():
                             self._first = -1
                         case Away(BrokerUnavailable() as error):
@@ -345,18 +346,9 @@ class JournalWatch:
         except Exception as error:
             self._reading, self._error = None, error
             self._caught_up.set()
-            for waiter in self._all_waiters():
+            for waiter in itertools.chain.from_iterable(self._waiters.values()):
                 if not waiter.future.done():
                     waiter.future.set_exception(type(error)(*error.args))
-
-    def _on_caught_up(self) -> None:
-        self._caught_up.set()
-        for waiter in self._all_waiters():
-            if waiter.end is not None and not waiter.future.done():
-                waiter.future.set_result(waiter.end)
-
-    def _all_waiters(self) -> Iterator[Waiter]:
-        return itertools.chain.from_iterable(self._waiters.values())
 
     def _on_batch(self, batch: RecordBatch) -> None:
         if self._first < 0:

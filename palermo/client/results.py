@@ -229,8 +229,9 @@ async def _disappearance(watch: JournalWatch, job: AnyJob) -> Record:
         # `_journal_end` reads the journal and decides whether the job ever existed.
         await asyncio.get_running_loop().create_future()
     known = place.running or place.message or job
-    missed, pause = place.gone, _FIRST_PAUSE
+    missed, pause, last = place.gone, _FIRST_PAUSE, place
     while (found := _located_end(job, place)) is None:
+        last = place if place.state else last
         await asyncio.sleep(_FIRST_PAUSE if missed else pause)
         pause = min(2 * pause, _LAST_PAUSE)
         # One search isn't enough: a worker that has just taken the job may not report it yet.
@@ -239,15 +240,24 @@ async def _disappearance(watch: JournalWatch, job: AnyJob) -> Record:
             break
         missed = place.gone
     # If the job had failed, the journal would contain that by now or soon.
-    found = found or await watch.find_end(job.id, job.created_at, since(job))
+    if found is None:
+        recorded = await watch.find_end(job.id, job.created_at, since(job))
+        found = None if recorded is None or _is_earlier(recorded, last) else recorded
     unwritten = {"kind": RecordKind.SUCCEEDED, "at": clock.now(), "id": job.id, "job": known.job, "queue": known.queue}
     return found or {**unwritten, "unwritten": True}
 
 
 def _same_run(place: JobLocation, ended: Record) -> bool:
     """Whether this record ends the located run. A worker writes the record before it settles the job."""
-    began = 0.0 if place.running is None else place.running.started_at
-    return place.worker == ended.get("writer") and began <= ended["at"]
+    return place.worker is not None and place.worker == ended.get("writer") and not _is_earlier(ended, place)
+
+
+def _is_earlier(ended: Record, place: JobLocation) -> bool:
+    """Whether this record ends a run before the located one, after which the job was requeued."""
+    if place.running is not None:
+        return bool(ended["at"] < place.running.started_at)
+    attempt = ended.get("attempt")
+    return place.message is not None and attempt is not None and bool(attempt < place.message.attempt)
 
 
 def _located_end(job: AnyJob, place: JobLocation) -> Record | None:

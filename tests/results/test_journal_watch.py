@@ -85,6 +85,23 @@ async def test_what_ended_before_is_known_at_once_and_again(session: SessionPara
         assert office.watch.subscriptions == 1
 
 
+async def test_a_failure_before_the_subscription_is_checked(session: SessionParameters) -> None:
+    checked: list[str] = []
+
+    async def requeued(known: Record | None, cancelled: bool) -> None:
+        checked.append((known or {})["kind"])
+
+    began = time.time()
+    async with post(session) as office:
+        await office.write(ended("1", "failed"))
+        task = office.wait("1", since=began, check=requeued)
+        await until(lambda: task.done() or len(checked), 1)
+        await office.write(ended("1", result="new"))
+
+        assert (await soon(task))[0].get("result") == "new"
+        assert checked == ["failed"]
+
+
 async def test_a_job_enqueued_under_the_id_of_another_is_not_taken_for_it(session: SessionParameters) -> None:
     async with post(session) as office:
         await office.write(ended("1", result="old", created=100))

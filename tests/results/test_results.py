@@ -3,10 +3,12 @@
 import asyncio
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from palermo import jobs
 from palermo.brokers.features.unique_keys import Keys
@@ -15,6 +17,8 @@ from palermo.client.handle import Job
 from palermo.client.journal_watch import JournalWatch
 from palermo.client.status import status_at_end
 from palermo.contract.finding import JobLocation
+from palermo.core.lifecycle import JobState
+from palermo.core.message import Message
 from palermo.errors import (
     JobFailed,
     JournalOff,
@@ -26,6 +30,7 @@ from palermo.errors import (
 )
 from tests.harness.rig import PROGRAMS, Rig
 from tests.helpers import eventually
+from tests.history.written import Record, done_by, failed, write
 
 MODULE = "crew_results"
 
@@ -109,6 +114,52 @@ def test_a_failed_job_that_was_requeued_is_waited_for_again(rig: Rig) -> None:
     rig.burst(modules=(MODULE,))
     with pytest.raises(JobFailed, match="ValueError"):
         job.result(60)
+
+
+def taken(attempt: int) -> JobLocation:
+    """The place of a job that a worker has taken, but not reported yet."""
+    message = Message(id="moving", queue="mail", job="shop.resize", body=b"", retries=attempt - 1)
+    return JobLocation(state=JobState.WORKING, message=message, worker="pid:7@host")
+
+
+@pytest.mark.parametrize(
+    ("record", "place", "error"),
+    [
+        (failed("moving"), taken(1), JobFailed),
+        (failed("moving"), taken(2), ResultTimeout),
+        (
+            done_by("ann", "give up", ids=["moving"]),
+            replace(taken(2), state=JobState.PENDING, worker=None),
+            ResultTimeout,
+        ),
+    ],
+)
+def test_a_failure_is_the_end_unless_it_was_of_an_earlier_run(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, record: Record, place: JobLocation, error: type[Exception]
+) -> None:
+    async def located(*_: Any, **__: Any) -> JobLocation:
+        return place
+
+    write(rig.client, [record | {"at": time.time()}])
+    monkeypatch.setattr(results, "locate", located)
+
+    with pytest.raises(error):
+        rig.client.job_by_id("moving").result(2)
+
+
+def test_a_requeued_job_whose_success_is_not_recorded_is_done(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [taken(2)]
+
+    async def located(*_: Any, **options: Any) -> JobLocation:
+        # Only the repeated searches leave out failed jobs, and only their first one finds it.
+        repeated = "failed" in options
+        return taken(2) if not repeated else looks.pop() if looks else JobLocation()
+
+    write(rig.client, [failed("moving", at=time.time())])
+    monkeypatch.setattr(results, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(results, "locate", located)
+
+    assert rig.client.job_by_id("moving").wait(60) == "done"
 
 
 def test_a_wait_ends_though_its_first_look_saw_the_run_being_settled(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
