@@ -1,6 +1,7 @@
 """The executor: what a job returned, serialized to be kept; and what is done, and who is told, after a bad end."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import palermo
 from palermo.contract.serialization import Serializers
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Dropped, Raised, Retrying, StoredResult, Succeeded
+from palermo.core.workflow import step_headers
 from palermo.errors import JobTimeout
 from palermo.jobs.definition import define
 from palermo.worker.child.executor import ReturnValues
@@ -136,6 +138,32 @@ def test_a_time_limit_that_strikes_while_it_is_written_is_the_jobs() -> None:
 
     with pytest.raises(JobTimeout):
         keeping.succeeded(Bench().message(), define(lambda: None, name="job", keep_result=True), 3)
+
+
+@dataclass
+class Late:
+    """A value during whose serialization the job times out."""
+
+    number: int = 0
+
+    def __getattribute__(self, name: str) -> object:
+        if name == "number":
+            raise JobTimeout("the job ran longer than its timeout of 1 s")
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize(
+    ("make", "result"),
+    [(object, Raised), (lambda: "x" * 600_000, Raised), (Late, Retrying)],
+    ids=["object", "too large", "timeout"],
+)
+def test_a_step_whose_output_cannot_be_stored_is_not_retried(
+    bench: Bench, make: Callable[[], object], result: type
+) -> None:
+    bench.job(lambda: make(), retries=2)
+    step = step_headers("flow", "step", 0, output=True)
+
+    assert isinstance(bench.run(extra=step), result)
 
 
 @pytest.fixture

@@ -61,15 +61,12 @@ from palermo.jobs.saved import SavedState
 from palermo.worker.child import interrupts as breaks
 from palermo.worker.child import job_loop
 from palermo.worker.child.interrupts import Interruptible, Interrupts
-from palermo.worker.child.run_failures import JobRun, RunFailures, name_of
+from palermo.worker.child.run_failures import MAX_REASON, JobRun, RunFailures, name_of
 
 log = logging.getLogger("palermo.worker")
 
 #: The serializer of results if the job's own is unsafe to read, because a client must not run code sent by a worker.
 _SAFE = "json"
-
-#: Maximum number of characters of the reason why a result isn't kept.
-_MAX_REASON = 500
 
 
 class ReturnValues:
@@ -97,7 +94,7 @@ class ReturnValues:
         except JobError:  # it timed out, was cancelled, or the worker is stopping
             raise
         except Exception as error:  # the value's own code may raise anything
-            return Succeeded(refused=f"the result cannot be serialized: {_reason(error)}"[:_MAX_REASON])
+            return Succeeded(refused=f"the result cannot be serialized: {_reason(error)}"[:MAX_REASON])
         refused = why_not_stored(value, self._limit)
         return Succeeded(refused=refused) if refused else Succeeded(value=value)
 
@@ -302,7 +299,7 @@ class Executor:
         if call.batched:
             args, kwargs = [call.batch()], {}
         current.set_current_job(partial(self._current, message, reports, definition, batched=call.batched))
-        begun = entered = False
+        begun = entered = returned = False
         flow = Workflow.of_run(message, definition) if definition.workflow else None
         value: Any = None
         instance: Any = None
@@ -333,11 +330,12 @@ class Executor:
                 if call.batched:
                     result = self._batch_ended(call, None, instance)
                 else:
+                    returned = True
                     result = self._return_values.ended(message, definition, value, flow)
             finally:
                 self._interrupts.leave()
         except BaseException as error:  # a job that calls sys.exit() hasn't done its work either
-            result = self._raised(call, error, instance, begun=begun, entered=entered)
+            result = self._raised(call, error, instance, begun=begun, entered=entered, returned=returned)
         else:
             if self._interrupts.unfinished:  # and the job has caught the error
                 return INTERRUPTED
@@ -349,11 +347,19 @@ class Executor:
         return result
 
     def _raised(
-        self, call: JobCall, error: BaseException, instance: object | None = None, *, begun: bool, entered: bool
+        self,
+        call: JobCall,
+        error: BaseException,
+        instance: object | None = None,
+        *,
+        begun: bool,
+        entered: bool,
+        returned: bool,
     ) -> RunResult:
         """Return the result of a run that raised this error.
 
-        `begun` is whether the job's object had been created, `entered` whether all around hooks had been entered.
+        `begun` is whether the job's object had been created, `entered` whether all around hooks had been entered, and
+        `returned` whether the job and its hooks had returned.
         """
         if begun:
             if self._interrupts.terminated:
@@ -369,7 +375,13 @@ class Executor:
         failure = self._failure(error)
         runs = call.runs(instance, hooked=begun)
         self._on_error(error, [run.message for run in runs])
-        return call.ended(*(self._run_failures.result(run, error, failure) for run in runs))
+        # If the returned value can't be stored, a retry would only repeat the work. A JobError may be a timeout.
+        return call.ended(
+            *(
+                self._run_failures.result(run, error, failure, final=returned and not isinstance(error, JobError))
+                for run in runs
+            )
+        )
 
     def _batch_ended(
         self, call: JobCall, error: BaseException | None, instance: object | None, *, hooked: bool = True

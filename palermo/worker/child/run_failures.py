@@ -18,14 +18,14 @@ from palermo.core.failure import Failure, class_name, from_exception
 from palermo.core.lifecycle import Dropped, Raised, Result, Retrying
 from palermo.core.message import Message
 from palermo.core.own_headers import own_headers
-from palermo.core.retry_policy import Decision, Drop, Retry, RunAgain, decide, is_failure
+from palermo.core.retry_policy import Decision, Drop, GiveUp, Retry, RunAgain, decide, is_failure
 from palermo.jobs import hooks
 from palermo.jobs.definition import JobDefinition
 
 log = logging.getLogger("palermo.worker")
 
 #: Maximum number of characters of a reason.
-_MAX_REASON = 500
+MAX_REASON = 500
 
 
 class JobRun(Struct, frozen=True):
@@ -52,9 +52,12 @@ class RunFailures:
         self._now = now
         self._chance = chance
 
-    def result(self, run: JobRun, error: BaseException, failure: Failure) -> Result:
-        """Return the result of a run that raised this error; `failure` is its stored form."""
-        decision = self._decide(run, error)
+    def result(self, run: JobRun, error: BaseException, failure: Failure, *, final: bool = False) -> Result:
+        """Return the result of a run that raised this error; `failure` is its stored form.
+
+        With `final`, the job isn't retried.
+        """
+        decision = GiveUp() if final else self._decide(run, error)
         if is_failure(error):
             failure = _blamed(error, failure)
             self.call_hooks("on_failure", run, error)
@@ -63,7 +66,7 @@ class RunFailures:
                 return Retrying(failure if is_failure(error) else None, delay)
             case Drop(reason):
                 because = f"{failure.exception_class}: {failure.message}" if is_failure(error) else reason
-                return Dropped(because[:_MAX_REASON])
+                return Dropped(because[:MAX_REASON])
         if decision.exhausted:
             self.call_hooks("on_exhausted", run, error)
         return self.failed(run.message, error, failure, run.args, run.kwargs)
