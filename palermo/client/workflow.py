@@ -28,7 +28,7 @@ from palermo.client.handle import Job
 from palermo.client.job_message import JobCall, build_message, call_of
 from palermo.client.prepare import new_id
 from palermo.contract import clock
-from palermo.contract.serialization import Serializers
+from palermo.contract.serialization import SIGNED, Encoded, Serializers
 from palermo.core.header_json import dumps, loads
 from palermo.core.lifecycle import StoredResult
 from palermo.core.message import Message, to_headers
@@ -298,7 +298,7 @@ class Workflow:
             inner = (name, marks.put(items), list(more), named, {**options, "may_fail": may_fail})
             if "queue" not in outer and isinstance(found, JobDefinition):
                 outer["queue"] = found.queue_in(_client().settings)
-            return self._add(_OWN[MAP], outer, inner, {}, marks, job_name=name)
+            return self._add(OWN_JOBS[MAP], outer, inner, {}, marks, job_name=name)
         return self._add_map(found, given, items, more, named, marks, may_fail)
 
     def after(self, *steps: Step[Any], when: Literal["done", "failed", "over"] = "done") -> "Workflow":
@@ -483,14 +483,20 @@ class Workflow:
             raise OptionInvalid("this workflow has no steps. Add some with flow.step or flow.map.")
         graph = self._building.graph()
         jobs = [added.job for added in graph.steps if added.job is not None]
-        queue = jobs[0].message("", {}, 0.0).queue if jobs else _client().settings.default_queue
-        now, body = clock.now(), self._building.packed(graph)
+        client, id = _client(), self._building.id
+        queue = jobs[0].message("", {}, 0.0).queue if jobs else client.settings.default_queue
+        now, packed = clock.now(), self._building.packed(graph)
+        encoded = Encoded(content_type=OCTETS, content_encoding="", body=packed, arguments="")
+        if client.settings.sign or any(job.content_type == SIGNED for job in jobs):
+            encoded = client.serializers.encode(
+                (packed,), {}, job=READY, id=id, serializer=client.settings.serializer, sign=True
+            )
         return Message(
-            id=self._building.id,
+            id=id,
             queue=queue,
             job=READY,
-            body=body,
-            content_type=OCTETS,
+            body=encoded.body,
+            content_type=encoded.content_type,
             created_at=int(now),
             queued_at=now,
             extra={**parent_header(), **trace_headers()},
@@ -564,16 +570,11 @@ def _map(flow: Workflow, job: str, items: list[Any], args: list[Any], kwargs: di
     return flow._add_map(registry.find(job) or job, given, items, args, kwargs, marks, may_fail).output
 
 
-def _own(name: str, function: Callable[..., Any]) -> JobDefinition:
-    return define(function, name=name, workflow=True)
-
-
-_OWN: Mapping[str, JobDefinition] = {READY: _own(READY, _ready), MAP: _own(MAP, _map)}
-
-
-def own_job(name: str) -> JobDefinition | None:
-    """Return Palermo's own job with this name, or None."""
-    return _OWN.get(name)
+#: Palermo's own jobs, by name.
+OWN_JOBS: Mapping[str, JobDefinition] = {
+    READY: define(_ready, name=READY, workflow=True),
+    MAP: define(_map, name=MAP, workflow=True),
+}
 
 
 def serialized(serializers: Serializers, name: str) -> Callable[[Any], StoredResult]:

@@ -4,12 +4,14 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import palermo
 from palermo.client import client as clients
 from palermo.client.client import Client
+from palermo.client.workflow import OWN_JOBS
 from palermo.contract.serialization import Accept, Serializers
 from palermo.core.message import Message
 from palermo.core.step_values import Output, Value
@@ -185,3 +187,16 @@ def test_a_worker_of_signed_jobs_accepts_no_outputs() -> None:
     assert serializers.load(taken, accept=Accept.default()) == [17]
     with pytest.raises(MediaTypeRefused, match="the output of a step"):
         serializers.load(taken, accept=Accept.only("signed"), own=lambda value: ["m-0"])
+
+
+@pytest.mark.parametrize("by_setting", [True, False])
+def test_a_workflow_of_signed_jobs_is_signed(flow: palermo.Workflow, *, by_setting: bool) -> None:
+    settings = Settings(url="sqlite:///:memory:", sign=by_setting, signing_keys=("0123456789abcdef",))
+    with clients.lend(client := Client(settings)):
+        flow.step(charge if by_setting else charge.options(sign=True), 17)
+        message = flow._message()
+
+    args = client.serializers.decode(message, accept=Accept.only("signed"))
+    again = palermo.Workflow()
+    OWN_JOBS[message.job].target(again, *cast("list[bytes]", args))
+    assert [step.name for step in again.steps] == ["charge"]

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from palermo import errors, tracing
 from palermo.client import decorator
-from palermo.client.workflow import Workflow, own_job, serialized
+from palermo.client.workflow import OWN_JOBS, Workflow, serialized
 from palermo.contract import clock
 from palermo.contract.serialization import SIGNED, Accept, Serializer, Serializers, media_type
 from palermo.core import arguments
@@ -435,7 +435,7 @@ class Executor:
                 f" published it, or declare a default job for the queue:"
                 f" @palermo.job(queue={message.queue!r}, default=True)."
             )
-        definition = self._registry.find(message.job) or own_job(message.job) or self._loaded(message)
+        definition = self._registry.find(message.job) or OWN_JOBS.get(message.job) or self._loaded(message)
         if message.extra and message.topic and definition.subscribes is None:
             raise HeaderInvalid(
                 f"message {message.id} is an event of topic {message.topic!r}, but job {message.job!r} has no"
