@@ -13,6 +13,7 @@ from typing import (
     Concatenate,
     Generic,
     Literal,
+    NoReturn,
     ParamSpec,
     Protocol,
     TypeVar,
@@ -28,7 +29,7 @@ from palermo.client.handle import Job
 from palermo.client.job_message import JobCall, build_message, call_of
 from palermo.client.prepare import new_id
 from palermo.contract import clock
-from palermo.contract.serialization import SIGNED, Encoded, Serializers
+from palermo.contract.serialization import SIGNED, Encoded, Serializer
 from palermo.core.header_json import dumps, loads
 from palermo.core.lifecycle import StoredResult
 from palermo.core.message import Message, to_headers
@@ -101,6 +102,14 @@ class OutputOf:
     def __repr__(self) -> str:
         return f"<output of step {self.step.name!r}>"
 
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError(
+            f"the output of step {self.step.name!r} cannot be used here, because the step has not run yet. Pass the"
+            " output to another step, as an argument or in a list, tuple or dict, and use its value there."
+        )
+
+    __bool__ = __iter__ = __str__ = __format__ = __reduce__ = _refuse
+
 
 class Marks:
     """The marks for the outputs that are used in one value."""
@@ -156,9 +165,9 @@ class Building:
         self._thread = threading.get_ident()
         self._closed = False
 
-    def add(self, step: Step[Any], added: AddedStep) -> None:
-        """Add a step. Raises OptionInvalid, BodyTooLarge."""
-        name = step.name
+    def add(self, added: AddedStep) -> Step[Any]:
+        """Add a step, and return it. Raises OptionInvalid, BodyTooLarge."""
+        name = added.plan.name
         if self.prefix.count("/") >= MAX_DEPTH:
             raise OptionInvalid(
                 f"step {name!r} would be nested in {MAX_DEPTH + 1} workflows; the maximum is {MAX_DEPTH}. Add it to an"
@@ -170,7 +179,8 @@ class Building:
                 " step add steps."
             )
         self.take(0 if added.job is None else len(added.job.body) + len(added.job.headers), name)
-        self.steps[name], self._added[name] = step, added
+        self.steps[name], self._added[name] = Step(self, added.plan), added
+        return self.steps[name]
 
     def take(self, size: int, name: str) -> None:
         """Add to the total size of arguments, in bytes. Raises BodyTooLarge."""
@@ -329,7 +339,7 @@ class Workflow:
             raise OptionInvalid(f"timeout={timeout!r} is not a duration; give seconds above 0, or a timedelta.")
         self._building.check_open()
         name = self._building.named(name, name)
-        return self._append(AddedStep(Plan(name=name, after=self._after, signal=True, timeout=seconds)))
+        return self._building.add(AddedStep(Plan(name=name, after=self._after, signal=True, timeout=seconds)))
 
     def enqueue(self) -> Job[None]:
         """Store the workflow, in full or not at all. Raises the same errors as a job's `enqueue`, and can then be
@@ -353,7 +363,7 @@ class Workflow:
             if added.job is not None:
                 headers = dumps({**loads(added.job.headers), **self._building.headers})
                 added = with_fields(added, job=with_fields(added.job, headers=headers))
-            self._append(added)
+            self._building.add(added)
 
     def returned(self, value: Any, serialize: Callable[[Any], StoredResult] | None) -> bytes:
         """Return the steps added by a run that returned `value`, as bytes. Without `serialize`, the value isn't kept.
@@ -402,7 +412,7 @@ class Workflow:
         name = self._building.named(given.get("id"), job_name or (job if isinstance(job, str) else job.name))
         message, times = self._prepared(job, given, args, kwargs, name)
         plan = Plan(name=name, after=self._conditions(marks), may_fail=may_fail)
-        return self._append(AddedStep(plan, StepJob.of(message, mark=marks.text, uses=marks.uses, **times)))
+        return self._building.add(AddedStep(plan, StepJob.of(message, mark=marks.text, uses=marks.uses, **times)))
 
     def _add_map(
         self,
@@ -438,12 +448,7 @@ class Workflow:
             building.take(len(message.body) + 20, name)
         plan = Plan(name=name, after=self._conditions(marks), may_fail=may_fail, members=len(members))
         template = None if first is None else with_fields(first, mark=marks.text, uses=marks.uses)
-        return self._append(AddedStep(plan, template, tuple(members)))
-
-    def _append(self, added: AddedStep) -> Step[Any]:
-        step: Step[Any] = Step(self._building, added.plan)
-        self._building.add(step, added)
-        return step
+        return self._building.add(AddedStep(plan, template, tuple(members)))
 
     def _conditions(self, marks: Marks) -> tuple[Condition, ...]:
         """Return the steps that must come first: those given to `after`, and those whose outputs are used."""
@@ -577,7 +582,6 @@ OWN_JOBS: Mapping[str, JobDefinition] = {
 }
 
 
-def serialized(serializers: Serializers, name: str) -> Callable[[Any], StoredResult]:
-    """Return a function that writes values with the serializer of this name."""
-    serializer = serializers.get(name)
+def serialized(serializer: Serializer) -> Callable[[Any], StoredResult]:
+    """Return a function that writes values with this serializer."""
     return lambda value: StoredResult(serializer.media_type, serializer.dumps(value))

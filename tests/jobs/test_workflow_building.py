@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -29,6 +30,14 @@ def charge(order: int) -> str:
 @palermo.job
 def pack(order: int, how: object = None) -> str:
     return ""
+
+
+pickled = pack.options(serializer="pickle")
+
+
+@dataclass
+class Box:
+    content: object
 
 
 @palermo.job(unique="until_done")
@@ -103,6 +112,11 @@ def numbers() -> Iterator[object]:
         (lambda flow: charge.options(may_fail=-1), OptionInvalid, "may_fail=-1"),
         (lambda flow: charge.options(may_fail=True).enqueue(1), OptionInvalid, "may_fail"),
         (lambda flow: flow.enqueue(), OptionInvalid, "no steps"),
+        (lambda flow: flow.step(pickled, 1, Box(flow.step(charge, 1).output)), EncodeError, "Pass the output"),
+        (lambda flow: flow.step(pickled, 1, {flow.step(charge, 1).output}), EncodeError, "Pass the output"),
+        (lambda flow: flow.step(charge, 1).output or 1, TypeError, "'charge' cannot be used here"),
+        (lambda flow: f"{flow.step(charge, 1).output}", TypeError, "'charge' cannot be used here"),
+        (lambda flow: list(flow.step(charge, 1).output), TypeError, "'charge' cannot be used here"),
     ],
 )
 def test_a_step_that_cannot_be_is_refused(flow: palermo.Workflow, add, error: type[Exception], text: str) -> None:  # type: ignore[no-untyped-def]
@@ -167,6 +181,7 @@ def test_an_output_makes_a_step_come_after_another_once(flow: palermo.Workflow) 
     packed = flow.after(paid).step(pack, 1, {"of": [paid.output, (paid.output,)]})
 
     assert packed.after == [paid]
+    assert repr(packed.output) == "<output of step 'pack'>"
 
 
 def test_the_items_of_a_map_may_add_steps_before_it(flow: palermo.Workflow) -> None:

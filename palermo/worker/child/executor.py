@@ -110,7 +110,7 @@ class ReturnValues:
         step = step_of(message.extra) if message.extra else None
         wanted = bool(message.extra.get(OUTPUT)) if step is not None else True
         if flow is not None and flow.steps:
-            serialize = serialized(self._serializers, self._chosen(definition).name) if wanted else None
+            serialize = serialized(self._chosen(definition)) if wanted else None
             return Succeeded(adds=flow.returned(returned, serialize))
         result = self.succeeded(message, definition, returned)
         if step is None or not wanted:
