@@ -14,16 +14,22 @@ from palermo.contract.clock import wall_clock
 from palermo.contract.scheduled import CANCEL, GIVE_UP, ScheduledFilter
 from palermo.contract.sweep import Keep, Move, Remove
 from palermo.contract.unique_jobs import UniqueJob
-from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail, requeue
+from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, StoredResult, fail, requeue
 from palermo.core.message import Message
+from palermo.core.step_values import pack
 from palermo.core.unique_keys import KeyRequest, Mode, UniqueLock, with_lock
 from palermo.core.unique_rules import DEBOUNCE, REPLACE, RERUN, THROTTLE, EnqueueAnswer, EnqueueOutcome
+from palermo.core.workflow import AddedStep, Graph
+from palermo.core.workflow_rules import Plan
 from palermo.errors import NotBrowsable, PublishRefused
 from tests.contract.timing import time_kept
 from tests.contract.tools import FAILURE, Open, counts, ids, look, message, until
 from tests.contract.workers import Worker, consume, nothing_for, take, take_and_ack
 
 KEY = "shop.mail.send:ü"
+
+#: The step that a run adds, so that it becomes a workflow without jobs.
+WAITS = pack(Graph((AddedStep(Plan(name="approved", signal=True)),)))
 
 
 def keyed(
@@ -490,6 +496,21 @@ class KeyingContract:
         await self.take_away_behind_our_back(broker)
 
         await until(lambda: stray_ids(broker), ["a"])
+
+    async def test_the_key_of_a_running_workflow_is_no_stray(
+        self, broker: Broker, worker: Worker, running: Delivery
+    ) -> None:
+        await worker.settle(running, Ack(adds=WAITS))
+        await worker.close()
+        await ask(broker, keyed("lost", key="lost"), key="lost")
+        await self.take_away_behind_our_back(broker)
+
+        await until(lambda: stray_ids(broker), ["lost"])
+        await broker.keys.free(["lost"])
+        assert await holders(broker) == [("a", "running")]
+
+        await broker.workflows.signal("a", "approved", StoredResult("application/json", b"1"))
+        await freed(broker)
 
     async def take_away_behind_our_back(self, broker: Broker) -> None:
         """Remove the jobs of the queue `jobs` as another program would."""

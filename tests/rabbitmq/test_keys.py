@@ -42,12 +42,12 @@ from palermo.core.lifecycle import Ack, Release
 from palermo.core.message import Message
 from palermo.core.plain import Plain, message_to_plain
 from palermo.core.queue_selection import PausedQueues, QueueSelection
-from palermo.core.topology import internal
+from palermo.core.topology import amqp_queue, internal
 from palermo.core.unique_keys import Key
 from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError
 from tests.contract.timing import time_kept
 from tests.contract.tools import counts, ids, message, until
-from tests.contract.unique_jobs import ask, begun, holders, keyed
+from tests.contract.unique_jobs import WAITS, ask, begun, holders, keyed
 from tests.contract.workers import Report, consume, take
 from tests.helpers import HANGS
 from tests.rabbitmq.conftest import Open, becomes, connected, ids_in, outbox_on
@@ -196,10 +196,9 @@ async def test_a_queue_that_is_paused_while_a_slot_asks_for_its_next_job_is_left
         await asyncio.wait({waiting})
 
 
-@pytest.mark.slow
-async def test_a_job_that_was_sent_ahead_to_a_worker_keeps_its_key(
-    broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When leaders of this process looked for orphaned keys, which they do without patience."""
     searches, suspects = list[float](), orphaned_keys.suspects
 
     async def search(*given: Any, **named: Any) -> orphaned_keys.Suspects:
@@ -208,6 +207,30 @@ async def test_a_job_that_was_sent_ahead_to_a_worker_keeps_its_key(
 
     monkeypatch.setattr(orphaned_keys, "LOOK_EVERY", 0.1)
     monkeypatch.setattr(orphaned_keys, "suspects", search)
+    return searches
+
+
+async def test_a_running_workflow_keeps_its_key(
+    broker: RabbitmqBroker, another: Open, channel: Any, searches: list[float]
+) -> None:
+    for id in ("flow", "lost"):
+        await ask(broker, keyed(id, key=id), key=id)
+    worker = await consume(await another())
+    async with time_kept(broker):
+        await worker.settle(await begun(worker), Ack(adds=WAITS))
+        await worker.close()
+        channel.queue_purge(amqp_queue(broker._exchange, "jobs"))
+
+        await until(lambda: holders(broker), [("flow", "running")])
+        searches.clear()
+        await becomes(lambda: len(searches) > 3)
+        assert await holders(broker) == [("flow", "running")]
+
+
+@pytest.mark.slow
+async def test_a_job_that_was_sent_ahead_to_a_worker_keeps_its_key(
+    broker: RabbitmqBroker, another: Open, searches: list[float]
+) -> None:
     for id in ("runs", "waits"):
         await ask(broker, keyed(id, key=id), key=id)
     worker = await consume(await another(), prefetch=2)

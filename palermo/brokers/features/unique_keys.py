@@ -10,6 +10,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from palermo.brokers.features.steps import Step, StepStore, Stored, puts, text_of, unchanged
+from palermo.brokers.features.workflow_steps import read_flow
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport
 from palermo.contract.broker import KeyPage, OrphanedKey, check_bodies
@@ -124,11 +125,19 @@ class Keys:
         keys = await self._shown("")
         held = [(key.name, key.holder) for key in keys if key.holder is not None and key.holder.until is None]
         absent = await self._store.absent([holder.id for _, holder in held]) if held else set()
+        # Read last, because the step that deletes a workflow's job stores its workflow.
+        absent -= await self._workflows(absent)
         return [
             OrphanedKey(key=name, id=holder.id, queue=holder.queue, since=holder.since)
             for name, holder in held
             if holder.id in absent
         ]
+
+    async def _workflows(self, ids: Iterable[str]) -> set[str]:
+        """The ids among these of workflows that have not ended."""
+        names = list(ids)
+        flows = map(read_flow, await self._store.states("flows", names) if names else ())
+        return {name for name, stored in zip(names, flows, strict=True) if stored and not stored.flow.view.whole.over}
 
     async def announce(self, jobs: Iterable[str], unique: Iterable[UniqueJob]) -> None:
         known, wanted = await self.announced(), {one.name: one for one in unique}

@@ -91,8 +91,9 @@ class RabbitmqBroker:
         self.try_publish = self._outbox.try_publish
         self._leader_client = LeaderClient(session, connection, declarer_on, self.workers, self._open_publisher)
         ask, why_silent = self._leader_client.ask, self._leader_client.why_silent
-        self.keys = RabbitmqKeys(session, connection, self._outbox, ask, reading, why_silent, self._facts)
         self.workflows = RabbitmqWorkflows(session, connection, self._outbox, ask, reading)
+        running = self.workflows.running
+        self.keys = RabbitmqKeys(session, connection, self._outbox, ask, reading, running, why_silent, self._facts)
         self.tenants = TenantClient(self._exchange, reading, self._outbox, self._leader_client, self._leaving)
         self.journal = StreamJournal(session, connection, reading)
         self.events = RabbitmqEvents(

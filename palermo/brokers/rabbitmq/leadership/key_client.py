@@ -58,6 +58,7 @@ class RabbitmqKeys:
         outbox: Outbox,
         ask: Ask,
         reading: Callable[[], Awaitable[Connection]],
+        running_workflows: looking.RunningWorkflows,
         why_silent: Callable[[], Awaitable[LeaderUnavailable | None]] | None = None,
         facts: Facts | None = None,
     ) -> None:
@@ -75,6 +76,7 @@ class RabbitmqKeys:
         arguments = versions.arguments(session.queue_type, connection.version)
         self._log = RecordQueue(key_queue(session.exchange), connection, outbox.open, arguments)
         self._facts = facts
+        self._running_workflows = running_workflows
         self._ends = EndWriter(self._log, connection, outbox, session.timeout)
 
     async def enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
@@ -253,7 +255,9 @@ class RabbitmqKeys:
         later = await self._ask(operations.ListScheduled(ScheduledFilter(ids=ids), 0, len(ids)))
         seen |= {message.value.id for message in later.messages}
         running = await looking.running(self._exchange, self._connection)
-        return looking.without(left, None if running is None else running | seen)
+        found = looking.without(left, None if running is None else running | seen)
+        workflows = await self._running_workflows([one.id for one in found.values()])
+        return {one: stray for one, stray in found.items() if stray.id not in workflows}
 
 
 def _bare(message: Message) -> Message:

@@ -62,8 +62,9 @@ class MainDuty(Work):
         self._stands_in = stands_in
         states = versions.arguments(session.queue_type, connection.version)
         self._unique_keys = UniqueKeys(session.exchange, connection, outbox, states, answers, now=wall_clock)
-        keys = RabbitmqKeys(session, connection, outbox, self.handle, self._same_connection)
         workflows = RabbitmqWorkflows(session, connection, outbox, self.handle, self._same_connection)
+        keys = RabbitmqKeys(session, connection, outbox, self.handle, self._same_connection, workflows.running)
+        self._running_workflows = workflows.running
 
         async def leaving(jobs: Iterable[Message]) -> None:
             gone = list(jobs)
@@ -103,7 +104,14 @@ class MainDuty(Work):
 
     def tasks(self) -> Sequence[Awaitable[None]]:
         """See Work.tasks."""
-        watching = orphaned_keys.watch(self._exchange, self._connection, self._unique_keys, wall_clock, self.has_jobs)
+        watching = orphaned_keys.watch(
+            self._exchange,
+            self._connection,
+            self._unique_keys,
+            wall_clock,
+            self.has_jobs,
+            self._running_workflows,
+        )
         always = self._unique_keys.run(), watching, self._limits.run()
         return (
             always

@@ -86,6 +86,11 @@ class RabbitmqWorkflows:
         over = [JobLocation(state=JobState.FAILED, message=one.message.value) for one in places if one.message]
         return jobs + running + (over if failed else [])
 
+    async def running(self, ids: Collection[str]) -> set[str]:
+        """The ids among these of workflows that have not ended."""
+        places = await self.with_workflows((), ids, failed=False)
+        return {place.running.id for place in places if place.running is not None}
+
     def send_end(self, message: Message, how: How, output: StoredResult | None = None) -> Awaitable[None]:
         """Send the end of a step's run that added no steps. Returns an awaitable for its storage.
 

@@ -1,7 +1,7 @@
 """Frees orphaned keys: keys of jobs that other programs purged, let expire, or consumed.
 
 A waiting job is in its queue or with a worker, and both can be checked, but it may be on its way between them. So a key
-counts as orphaned if two checks, some time apart, did not find its holder.
+counts as orphaned if two checks, some time apart, did not find its holder, and the holder is not a running workflow.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from palermo.brokers.rabbitmq.cluster.worker_control import ask_workers
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue
 from palermo.brokers.rabbitmq.publishing.turns import take_turns
 from palermo.brokers.rabbitmq.seconds import DELIVERED_WITHIN
-from palermo.brokers.rabbitmq.unique.known_keys import in_turns
+from palermo.brokers.rabbitmq.unique.known_keys import CODED_AT_ONCE, in_turns
 from palermo.contract.broker import OrphanedKey
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_keys import Key, KeyHolder
@@ -30,6 +30,10 @@ LOOK_EVERY = 20.0
 
 #: Holders by key and serial, which together identify a holder.
 Suspects = Mapping[tuple[str, int], OrphanedKey]
+
+#: Returns the ids among these of workflows that have not ended. A workflow's job is acknowledged when it has added its
+#: steps, so this is called after the workers were asked.
+RunningWorkflows = Callable[[Collection[str]], Awaitable[Collection[str]]]
 
 #: Returns whether a tenant has jobs waiting in its own queue, outside of the job queue.
 TenantHasJobs = Callable[[TenantQueue], Awaitable[bool]]
@@ -85,6 +89,7 @@ async def watch(
     unique_keys: "UniqueKeys",
     now: Callable[[], float],
     tenant_has_jobs: TenantHasJobs,
+    running_workflows: RunningWorkflows,
 ) -> None:
     """Free orphaned keys as long as this process is the leader."""
     before: Suspects = {}
@@ -93,7 +98,10 @@ async def watch(
         nonlocal before
         keys = await unique_keys.known() if unique_keys.knows else []
         found = await suspects(exchange, connection, keys, now=now(), tenant_has_jobs=tenant_has_jobs)
-        strays = [one for one in found if one in before]
+        strays = list[tuple[str, int]]()
+        async for some in in_turns([one for one in found if one in before], at_once=CODED_AT_ONCE):
+            workflows = await running_workflows([found[one].id for one in some])
+            strays += [one for one in some if found[one].id not in workflows]
         for name in await unique_keys.free_orphans(strays) if strays else ():
             log.warning("freed a key whose job no longer exists key=%s", name)
         before = found
