@@ -93,7 +93,7 @@ class RunOutcome(StrEnum):
 
     DONE = "done"
     OVER = "over"  #: failed, discarded or cancelled
-    AGAIN = "again"  #: it waits again, for its retry or because it was released
+    AGAIN = "again"  #: it waits again, for its retry or because it was released; or a failed workflow continues
 
 
 class KeyUpdate(Struct, frozen=True, kw_only=True):
@@ -193,6 +193,23 @@ def readmit(key: Key, message: Message, now: float) -> tuple[KeyUpdate, bool]:
     if holder is not None:
         return KeyUpdate(key=key), holder.id == message.id and holder.phase is Phase.WAITING
     return replace(_take(key, StoredMessage(message=message, call=""), now), jobs=()), True
+
+
+def workflow_changed(key: Key, root: Message, how: RunOutcome, now: float) -> tuple[KeyUpdate, bool]:
+    """The update for a workflow that has ended, or continues because a failed step is requeued; and whether it may.
+
+    `root` is the job that started the workflow. The workflow holds the key as a running job, since no job waits.
+    """
+    if how is not RunOutcome.AGAIN:
+        return end(key, root.id, how, serial=None, now=now), True
+    key, lock = current(key, now), lock_of(root)
+    if lock is None or lock.mode is not Mode.DONE:
+        return KeyUpdate(key=key), True
+    if key.holder is not None:
+        return KeyUpdate(key=key), key.holder.id == root.id
+    key = _take(key, StoredMessage(message=root, call=""), now).key
+    assert key.holder is not None
+    return _started(key, key.holder, "", "", now)[0], True
 
 
 def job_removed(key: Key, id: str, now: float, *, drop_next: bool = False) -> KeyUpdate:

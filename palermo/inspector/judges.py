@@ -120,8 +120,8 @@ class TakeJudge:
         if step_of(message.extra) is not None:
             self._refuse(
                 UsageError(
-                    f"job {job.id} is a step that is no longer failed or whose workflow is cancelled, or a step after"
-                    " it has not ended."
+                    f"job {job.id} is a step that is no longer failed, a step after it has not ended, its workflow is"
+                    " cancelled, or another job has the key of its workflow."
                 )
             )
             return

@@ -179,6 +179,29 @@ def test_a_failed_workflow_goes_on_when_its_jobs_are_requeued(site: Palermo) -> 
         workflows.retry(job.id)
 
 
+def test_a_retried_workflow_takes_its_key_again(site: Palermo) -> None:
+    jobs.failing["pack"] = jobs.failing["receipt"] = 1
+    first = jobs.nightly.enqueue()
+    site.work_until_idle()
+    keys, workflows = site.inspector().keys, site.inspector().workflows
+    assert (first.status(), keys.list()) == ("failed", [])
+
+    assert not jobs.nightly.enqueue().conflict
+    with pytest.raises(UsageError, match=r"another job has the key of its workflow\. 2 such jobs remain in `failed`"):
+        workflows.retry(first.id)
+    assert first.status() == "failed"
+    site.work_until_idle()
+
+    jobs.failing.clear()
+    assert len(workflows.retry(first.id)) == 2
+    (key,) = keys.list()
+    assert (key["id"], key["state"]) == (first.id, "running")
+    assert (jobs.nightly.enqueue().id, keys.orphaned()) == (first.id, [])
+    site.work_until_idle()
+    assert (first.status(), keys.list()) == ("done", [])
+    assert not jobs.nightly.enqueue().conflict
+
+
 @pytest.mark.slow
 def test_steps_may_add_steps_and_a_map_may_take_a_result(site: Palermo) -> None:
     job = jobs.crawl.enqueue("example.com")
@@ -346,7 +369,7 @@ def test_a_step_of_a_cancelled_workflow_is_not_requeued(site: Palermo) -> None:
     site.work()
     job.cancel()
 
-    with pytest.raises(UsageError, match="whose workflow is cancelled"):
+    with pytest.raises(UsageError, match="its workflow is cancelled"):
         site.inspector().failed.requeue(f"{job.id}/book_flight")
     site.work_until_idle()
     assert jobs.ran.count("book_flight") == 1

@@ -290,6 +290,12 @@ def approve(flow: palermo.Workflow, order: int) -> str:
     return flow.after(checked).step(charge, order).output
 
 
+@palermo.workflow(unique="until_done")
+def nightly(flow: palermo.Workflow) -> None:
+    flow.step(pack, 1)
+    flow.step(receipt, 1, "", b"")
+
+
 @palermo.workflow
 def nested(flow: palermo.Workflow) -> None:
     one = flow.step(approve, 1)

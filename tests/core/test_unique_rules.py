@@ -173,6 +173,20 @@ def test_a_job_is_put_back_only_while_none_runs_with_its_key() -> None:
     assert started(step.key, job("a"), run="2")[1].why is StartReason.RUN
 
 
+def test_a_workflow_goes_on_only_with_its_key_if_it_has_it_to_its_end() -> None:
+    a = job("a")
+    over = rules.workflow_changed(running(a), a, RunOutcome.OVER, 0)[0].key
+    step, may = rules.workflow_changed(over, a, RunOutcome.AGAIN, 0)
+    assert (over.holder, may, step.jobs) == (None, True, ())
+    assert asked(step.key, job("b"), on_duplicate=rules.REPLACE)[1].outcome is EnqueueOutcome.NEXT
+    assert rules.workflow_changed(step.key, a, RunOutcome.AGAIN, 0) == (KeyUpdate(key=step.key), True)
+
+    held = taken(job("b"))
+    assert rules.workflow_changed(held, a, RunOutcome.AGAIN, 0) == (KeyUpdate(key=held), False)
+    for mode in (Mode.START, Mode.WINDOW):
+        assert rules.workflow_changed(held, job("a", mode, seconds=5), RunOutcome.AGAIN, 0)[1]
+
+
 def test_a_freed_key_publishes_or_drops_the_next_and_is_taken_again_at_a_start() -> None:
     key = asked(running(job("a")), job("b"), on_duplicate=rules.RERUN)[0].key
     assert rules.free(key, now=1).jobs == (job("b"),)

@@ -15,7 +15,7 @@ from palermo.brokers.features.scheduled_jobs import ScheduledJobs
 from palermo.brokers.features.steps import StepStore
 from palermo.brokers.features.tenants import StepTenants
 from palermo.brokers.features.unique_keys import Keys, as_they_run
-from palermo.brokers.features.workflows import Workflows, end_runs, key_ender
+from palermo.brokers.features.workflows import Workflows, end_runs, key_changer
 from palermo.contract.broker import Overview, Page, QueueInfo, SessionParameters
 from palermo.contract.finding import FoundJobs, with_reports
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
@@ -45,7 +45,7 @@ class StepBroker(abc.ABC, Generic[S, C]):
         self.journal = StepJournal(steps, session)
         self.events = StepEvents(steps, session)
         self.keys = Keys(steps)
-        self.workflows = Workflows(steps, key_ender(steps), cancel_jobs=self._end_runs)
+        self.workflows = Workflows(steps, key_changer(steps), cancel_jobs=self._end_runs)
         self.tenants = StepTenants(steps, self.workflows)
         self._recurring = Recurring(steps)
         self._scheduled_jobs = ScheduledJobs(steps, self.keys, self._recurring, self.workflows)

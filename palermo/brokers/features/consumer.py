@@ -21,7 +21,7 @@ from palermo.brokers.features.gathered import Gathered
 from palermo.brokers.features.heartbeat import Heartbeat
 from palermo.brokers.features.steps import Job, Step, StepStore, put
 from palermo.brokers.features.unique_keys import KeyStates, change_keys, end_run, keys_of, start_run
-from palermo.brokers.features.workflows import Ending, Workflows, key_ender
+from palermo.brokers.features.workflows import Ending, Workflows, key_changer
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport, admitted, is_plain, key_report, needs_key
 from palermo.contract.broker import Delivery, TakeDelivery
@@ -59,7 +59,7 @@ class StepConsumer(abc.ABC):
     def __init__(self, steps: StepStore, heartbeat: Heartbeat, on_command: OnCommand, place: str) -> None:
         """`place` names the database in errors."""
         self._steps = steps
-        self._workflows = Workflows(steps, key_ender(steps))
+        self._workflows = Workflows(steps, key_changer(steps))
         self._worker = heartbeat.worker
         self._place = place
         #: The claim of each slot that has an unsettled delivery.

@@ -18,7 +18,7 @@ from palermo.contract.unique_jobs import UniqueJob, stored_key
 from palermo.core import unique_rules
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.unique_keys import Key, KeyRequest, key_names, lock_of
-from palermo.core.unique_rules import EnqueueAnswer, KeyUpdate, StartAnswer, StartReason
+from palermo.core.unique_rules import EnqueueAnswer, KeyUpdate, RunOutcome, StartAnswer, StartReason
 
 #: Maximum number of claims, or due keys, in one step.
 _BATCH_SIZE = 200
@@ -268,6 +268,16 @@ def readmit(states: KeyStates, message: Message) -> bool:
     if lock is None:
         return True
     step, may = unique_rules.readmit(states[lock.key], message, clock.now())
+    states.update(step)
+    return may
+
+
+def workflow_changed(states: KeyStates, root: Message, how: RunOutcome) -> bool:
+    """Decide about the key of a workflow that has ended or continues. Returns whether it may."""
+    lock = lock_of(root)
+    if lock is None:
+        return True
+    step, may = unique_rules.workflow_changed(states[lock.key], root, how, clock.now())
     states.update(step)
     return may
 

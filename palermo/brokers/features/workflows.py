@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from palermo.brokers.features.journal import BELL
 from palermo.brokers.features.steps import Outcome, Step, StepStore, Stored, puts, text_of, unchanged
-from palermo.brokers.features.unique_keys import end_run, keys_of, read_states
+from palermo.brokers.features.unique_keys import keys_of, read_states, workflow_changed
 from palermo.brokers.features.workflow_steps import (
     Data,
     StoredFlow,
@@ -37,7 +37,6 @@ from palermo.brokers.features.workflow_steps import (
     with_steps,
 )
 from palermo.contract import clock
-from palermo.contract.admission import KeyReport
 from palermo.contract.finding import JobLocation
 from palermo.contract.worker_info import CommandReply, WorkerCommand, WorkerList
 from palermo.contract.workflows import WorkflowInfo
@@ -68,7 +67,7 @@ from palermo.core.workflow_rules import (
     signalled,
     time_passed,
 )
-from palermo.errors import NotFound
+from palermo.errors import DuplicateJob, NotFound
 
 log = logging.getLogger("palermo.broker")
 
@@ -107,19 +106,19 @@ Decide = Callable[[StoredFlow | None], StoredFlow | None]
 CancelJobs = Callable[[Sequence[str]], Awaitable[None]]
 
 
-#: Ends the run of a unique workflow: returns the conditions and changes that free its key.
-EndKey = Callable[[Message, KeyReport], Awaitable[tuple[Sequence[Step], Sequence[Step]]]]
+#: Frees the key of a unique workflow that has ended, or takes it for one that continues. Receives the job that started
+#: the workflow. Returns the conditions and changes to store; None if another job has the key.
+ChangeKey = Callable[[Message, RunOutcome], Awaitable[tuple[Sequence[Step], Sequence[Step]] | None]]
 
 
-def key_ender(store: StepStore) -> EndKey:
-    """An EndKey for the keys of this store."""
+def key_changer(store: StepStore) -> ChangeKey:
+    """A ChangeKey for the keys of this store."""
 
-    async def end(root: Message, report: KeyReport) -> tuple[Sequence[Step], Sequence[Step]]:
+    async def change(root: Message, how: RunOutcome) -> tuple[Sequence[Step], Sequence[Step]] | None:
         states = await read_states(store, keys_of([root]))
-        end_run(states, root, report)
-        return states.conditions, states.changes
+        return (states.conditions, states.changes) if workflow_changed(states, root, how) else None
 
-    return end
+    return change
 
 
 class FlowStore(Protocol):
@@ -148,13 +147,13 @@ class Workflows:
     def __init__(
         self,
         store: FlowStore,
-        end_key: EndKey,
+        change_key: ChangeKey,
         *,
         cancel_jobs: CancelJobs | None = None,
     ) -> None:
-        """`end_key` frees the key of a finished unique workflow; `cancel_jobs` cancels jobs by id."""
+        """`cancel_jobs` cancels jobs by id."""
         self._store = store
-        self._end_key = end_key
+        self._change_key = change_key
         self._cancel_jobs = cancel_jobs
         #: Held while this session changes a workflow, so that its slots don't force each other to retry.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -250,7 +249,8 @@ class Workflows:
     async def requeue(self, message: Message, conditions: Sequence[Step], put: Callable[[Message], Step]) -> bool:
         """Run a failed step again; `put` builds the change that enqueues its job.
 
-        Returns False if the job no longer exists, its step isn't failed any more, or a later step still runs.
+        Returns False if the job no longer exists, its step isn't failed any more, a later step still runs, or another
+        job has the key of the workflow.
         """
         found = step_of(message.extra)
         assert found is not None
@@ -281,7 +281,10 @@ class Workflows:
             changes[:] = [put(replace(message, extra={**message.extra, **again}))]
             return replace(stored, flow=flow)
 
-        failed = await self._change(id, decide, conditions, changes, placed=path, wanted=lambda: may)
+        try:
+            failed = await self._change(id, decide, conditions, changes, placed=path, wanted=lambda: may)
+        except DuplicateJob:
+            return False
         return may and not failed
 
     async def put_again(self, jobs: Iterable[Message]) -> None:
@@ -479,10 +482,13 @@ class Workflows:
         records = [record async for record in records_of_steps(id, data, was, ending, known, now)]
         if known.whole.over and not was_over:
             records.append(await record_of(id, data, after, known, now))
-            done = RunOutcome.DONE if known.whole.good else RunOutcome.OVER
-            key_conditions, key_changes = await self._end_key(after.message, KeyReport(done, None, None, None))
-            conditions += key_conditions
-            steps += key_changes
+        if known.whole.over is not was_over:
+            how = RunOutcome.AGAIN if was_over else RunOutcome.DONE if known.whole.good else RunOutcome.OVER
+            key_steps = await self._change_key(after.message, how)
+            if key_steps is None:
+                raise DuplicateJob(f"workflow {id} needs its key to continue, but another job has it.")
+            conditions += key_steps[0]
+            steps += key_steps[1]
         if records:
             batch = journal_records.encode("", [journal_records.encode_record(record) for record in records])
             steps += [("append", "journal", batch, "", now), ("publish", BELL, "")]

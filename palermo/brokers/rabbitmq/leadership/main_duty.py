@@ -29,13 +29,11 @@ from palermo.brokers.rabbitmq.unique import orphaned_keys
 from palermo.brokers.rabbitmq.unique.unique_keys import UniqueKeys
 from palermo.brokers.rabbitmq.workflows.leader_workflows import LeaderWorkflows
 from palermo.brokers.rabbitmq.workflows.lost_steps import LostSteps
-from palermo.contract.admission import KeyReport
 from palermo.contract.broker import KeyPage, SessionParameters
 from palermo.contract.clock import wall_clock
 from palermo.contract.scheduled import OnJobs
 from palermo.core.message import Message
-from palermo.core.unique_keys import lock_of
-from palermo.core.unique_rules import StartAnswer
+from palermo.core.unique_rules import RunOutcome, StartAnswer
 
 
 class MainDuty(Work):
@@ -78,10 +76,10 @@ class MainDuty(Work):
         self._cancels = CancelMarks(session.exchange, connection, outbox.open, patience=session.timeout)
         journal = StreamJournal(session, connection, self._same_connection)
 
-        async def end_key(root: Message, report: KeyReport) -> tuple[Sequence[Any], Sequence[Any]]:
-            if lock_of(root) is not None:
-                await keys.record_end(root, report)
-            return (), ()
+        async def change_key(root: Message, how: RunOutcome) -> tuple[Sequence[Any], Sequence[Any]] | None:
+            # Stored before the workflow. If this leader dies in between, the next one ends the workflow again, or frees
+            # the key of a workflow that does not continue as an orphaned one.
+            return ((), ()) if await self._unique_keys.workflow_changed(root, how) else None
 
         self._workflows = LeaderWorkflows(
             session.exchange,
@@ -89,7 +87,7 @@ class MainDuty(Work):
             outbox,
             states,
             append=journal.append,
-            end_key=end_key,
+            change_key=change_key,
             cancel_jobs=self._cancel_jobs,
         )
         self._facts = Facts(session.exchange, connection, outbox.open, patience=session.timeout)

@@ -29,7 +29,7 @@ from palermo.contract.clock import seconds_until
 from palermo.core import unique_rules
 from palermo.core.message import Message
 from palermo.core.unique_keys import Key, KeyRequest, Phase, lock_of
-from palermo.core.unique_rules import EnqueueAnswer, EnqueueOutcome, KeyUpdate, StartAnswer, StartReason
+from palermo.core.unique_rules import EnqueueAnswer, EnqueueOutcome, KeyUpdate, RunOutcome, StartAnswer, StartReason
 from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -211,6 +211,24 @@ class UniqueKeys:
 
         if not all(may := await self._ask(do)):
             # The run that prevents a requeue may be over by now.
+            await self._ledger.reach()
+            may = await self._ask(do)
+        return may
+
+    async def workflow_changed(self, root: Message, how: RunOutcome) -> bool:
+        """Free the key of a workflow that has ended, or take it for one that continues. Returns whether it may."""
+        lock = lock_of(root)
+        if lock is None:
+            return True
+        name = lock.key
+
+        def do(changes: KeyChanges) -> bool:
+            step, may = unique_rules.workflow_changed(changes.get(name), root, how, changes.now)
+            changes.put(step)
+            return may
+
+        if not (may := await self._ask(do)):
+            # The run that prevents it may be over by now.
             await self._ledger.reach()
             may = await self._ask(do)
         return may

@@ -19,7 +19,7 @@ from msgspec import Struct
 from palermo.brokers.features.gathered import Gathered
 from palermo.brokers.features.portions import portions
 from palermo.brokers.features.steps import Outcome, Step, Stored
-from palermo.brokers.features.workflows import Ending, EndKey, Workflows
+from palermo.brokers.features.workflows import ChangeKey, Ending, Workflows
 from palermo.brokers.rabbitmq.amqp.connection import Connection, uninterrupted
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger, Report, Table
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
@@ -161,19 +161,19 @@ class LeaderWorkflows:
         arguments: Mapping[str, Any],
         *,
         append: Callable[[bytes], Awaitable[None]],
-        end_key: EndKey,
+        change_key: ChangeKey,
         cancel_jobs: Callable[[Sequence[str]], Awaitable[None]],
     ) -> None:
         """`arguments` are those of the ledger's queue; `append` writes a batch to the journal.
 
-        `end_key` frees the key of a finished unique workflow; `cancel_jobs` cancels jobs by id.
+        `cancel_jobs` cancels jobs by id.
         """
         self._connection = connection
         self._queue = workflow_queue(exchange)
         table = Table(exchange, self._queue, arguments, Packed.from_plain, drops_copies=False)
         self._ledger = Ledger(table, connection, outbox, on_report=self._on_report)
         self._store = LedgerStore(self._ledger, append)
-        self._engine = Workflows(self._store, end_key, cancel_jobs=cancel_jobs)
+        self._engine = Workflows(self._store, change_key, cancel_jobs=cancel_jobs)
         #: Held while workflows are read or changed.
         self._turn = asyncio.Lock()
         self._news = asyncio.Event()
