@@ -181,7 +181,7 @@ def start(
 
 
 def readmit(key: Key, message: Message, now: float) -> tuple[KeyUpdate, bool]:
-    """The update for a job that an operator requeues, and whether the requeue is permitted.
+    """The update for a job that an operator requeues or moves to another queue, and whether this is permitted.
 
     The caller publishes the job. A cooldown doesn't prevent a requeue, but a run of the same job does. A failing job is
     in `failed` a moment before its run is over, and until then a requeued one would be dropped as a copy.
@@ -189,9 +189,9 @@ def readmit(key: Key, message: Message, now: float) -> tuple[KeyUpdate, bool]:
     key = current(key, now)
     lock, holder = lock_of(message), key.holder
     if lock is None or not lock.asks:
-        return KeyUpdate(key=key), True
+        return job_moved(key, message, now), True
     if holder is not None:
-        return KeyUpdate(key=key), holder.id == message.id and holder.phase is Phase.WAITING
+        return job_moved(key, message, now), holder.id == message.id and holder.phase is Phase.WAITING
     return replace(_take(key, StoredMessage(message=message, call=""), now), jobs=()), True
 
 
@@ -210,6 +210,15 @@ def workflow_changed(key: Key, root: Message, how: RunOutcome, now: float) -> tu
     key = _take(key, StoredMessage(message=root, call=""), now).key
     assert key.holder is not None
     return _started(key, key.holder, "", "", now)[0], True
+
+
+def job_moved(key: Key, message: Message, now: float) -> KeyUpdate:
+    """The update for a waiting job that is moved to another queue or due time, where `message` has both."""
+    key = current(key, now)
+    holder = key.holder
+    if holder is None or holder.id != message.id or holder.phase is not Phase.WAITING:
+        return KeyUpdate(key=key)
+    return KeyUpdate(key=replace(key, holder=replace(holder, queue=shared(message.queue), run_at=message.run_at)))
 
 
 def job_removed(key: Key, id: str, now: float, *, drop_next: bool = False) -> KeyUpdate:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from palermo.brokers.features.steps import Job, Refused, Step, StepStore, text_of, unchanged
-from palermo.brokers.features.unique_keys import remove_keyed
+from palermo.brokers.features.unique_keys import change_keyed, jobs_removed
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.sqlite.broker import SqliteBroker
 from palermo.contract.broker import Broker, Delivery
@@ -148,7 +148,7 @@ async def test_of_keyed_jobs_to_remove_one_that_was_taken_stays(either: Broker) 
     ]
     await take(await consume(either))
 
-    removed = await remove_keyed(steps, removals)
+    removed = await change_keyed(steps, removals, jobs_removed)
 
     assert [one.id for one in removed] == ["b", "c"]
     assert await holders(either) == [("a", "waiting")]

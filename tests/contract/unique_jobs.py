@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from palermo.contract import clock
 from palermo.contract.broker import MAX_KEYED_BODY, Broker, Delivery
 from palermo.contract.clock import wall_clock
-from palermo.contract.scheduled import CANCEL, GIVE_UP, ScheduledFilter
+from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter
 from palermo.contract.sweep import Keep, Move, Remove
 from palermo.contract.unique_jobs import UniqueJob
+from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, StoredResult, fail, requeue
 from palermo.core.message import Message
 from palermo.core.step_values import pack
@@ -52,6 +53,14 @@ async def outcome(broker: Broker, id: str, mode: Mode = Mode.DONE, **more: Any) 
 async def holders(broker: Broker) -> list[tuple[str, str]]:
     """Who has keys, and where it is."""
     return [(key.holder.id, str(key.holder.phase)) for key in await broker.keys.known() if key.holder is not None]
+
+
+async def holder_place(broker: Broker) -> tuple[str, float | None]:
+    """The queue and the due time of the job that has the key."""
+    key = await broker.keys.find(KEY)
+    assert key is not None
+    assert key.holder is not None
+    return key.holder.queue, key.holder.run_at
 
 
 async def begun(worker: Worker) -> Delivery:
@@ -429,6 +438,39 @@ class KeyingContract:
 
             assert await holders(broker) == [], way
             assert told is None or done in told, way
+
+    @pytest.mark.parametrize("way", ["queue", "later", "sooner", "edited"])
+    async def test_a_moved_job_keeps_its_key(self, broker: Broker, another: Open, way: str) -> None:
+        now = time.time()
+        waits_until = {"queue": None, "later": now + 600, "sooner": now + 600, "edited": now + 900}[way]
+        await ask(broker, keyed("a", run_at=waits_until))
+        just = ScheduledFilter(ids=frozenset({"a"}))
+
+        async with time_kept(await another()):
+            match way:
+                case "queue":
+                    await broker.sweep("jobs", lambda one: Move(replace(one, queue="elsewhere")))
+                case "later":
+                    await broker.alter_scheduled(just, MOVE, at=now + 7_200)
+                case "sooner":
+                    await broker.alter_scheduled(just, RUN)
+                case "edited":
+                    await broker.edit_scheduled("a", JobEdit(queue="elsewhere", run_at=now + 5))
+
+            queue = "elsewhere" if way in ("queue", "edited") else "jobs"
+            run_at = {"queue": None, "later": now + 7_200, "sooner": wall_clock(), "edited": now + 5}[way]
+            assert await holder_place(broker) == (queue, pytest.approx(run_at, abs=5))
+            assert await stray_ids(broker) == []
+            assert await outcome(broker, "b") == "duplicate"
+
+    async def test_a_waiting_job_that_is_put_off_keeps_its_key(self, broker: Broker) -> None:
+        await ask(broker, keyed("a"))
+        later = time.time() + 600
+
+        await broker.sweep("jobs", lambda one: Move(JobEdit(queue="elsewhere", run_at=later).applied_to(one)))
+
+        assert await holder_place(broker) == ("elsewhere", pytest.approx(later, abs=0.01))
+        assert await stray_ids(broker) == []
 
     async def test_a_body_that_is_too_large_for_a_key_is_refused(self, broker: Broker) -> None:
         with pytest.raises(PublishRefused, match="4,194,304"):

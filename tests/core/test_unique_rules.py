@@ -167,6 +167,11 @@ def test_a_job_is_put_back_only_while_none_runs_with_its_key() -> None:
     assert rules.readmit(taken(job("a")), job("a"), 0)[1]
     assert not rules.readmit(taken(job("a")), job("b"), 0)[1]
     assert not rules.readmit(running(job("a")), job("a"), 0)[1]
+    moved = replace(job("a"), queue="slow", run_at=9.0)
+    holder = rules.readmit(taken(job("a")), moved, 0)[0].key.holder
+    assert holder is not None
+    assert (holder.queue, holder.run_at) == ("slow", 9.0)
+    assert rules.readmit(running(job("a")), moved, 0)[0].key == running(job("a"))
     over = end(running(job("a")), "a", RunOutcome.OVER, serial=1, now=0).key
     step, may = rules.readmit(over, job("a"), 0)
     assert may

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -37,7 +38,9 @@ from palermo.brokers.rabbitmq.unique.known_keys import KeyChanges, in_turns
 from palermo.brokers.rabbitmq.unique.run_ends import key_queue
 from palermo.brokers.rabbitmq.unique.unique_keys import UniqueKeys
 from palermo.contract.broker import SessionParameters
+from palermo.contract.sweep import Move
 from palermo.core.instants import Instants
+from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import Ack, Release
 from palermo.core.message import Message
 from palermo.core.plain import Plain, message_to_plain
@@ -47,7 +50,7 @@ from palermo.core.unique_keys import Key
 from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError
 from tests.contract.timing import time_kept
 from tests.contract.tools import counts, ids, message, until
-from tests.contract.unique_jobs import WAITS, ask, begun, holders, keyed
+from tests.contract.unique_jobs import WAITS, ask, begun, holder_place, holders, keyed
 from tests.contract.workers import Report, consume, take
 from tests.helpers import HANGS
 from tests.rabbitmq.conftest import Open, becomes, connected, ids_in, outbox_on
@@ -242,6 +245,27 @@ async def test_a_job_that_was_sent_ahead_to_a_worker_keeps_its_key(
         assert sorted(await holders(broker)) == [("runs", "running"), ("waits", "waiting")]
         await worker.settle(running, Ack())
         assert (await begun(worker)).duplicate_of == ""
+
+
+@pytest.mark.parametrize("scheduled", [False, True], ids=["waiting", "scheduled"])
+async def test_a_job_that_its_new_queue_refuses_keeps_its_key_where_it_is(
+    broker: RabbitmqBroker, exchange: str, channel: Any, *, scheduled: bool
+) -> None:
+    full = {"x-max-length": 0, "x-overflow": "reject-publish"}
+    channel.queue_declare(f"{exchange}.full", durable=True, arguments=full)
+    later = time.time() + 600
+    await ask(broker, keyed("a", run_at=later if scheduled else None))
+    edit = JobEdit(queue="full", run_at=time.time())
+
+    def applied(one: Message) -> Move:
+        return Move(edit.applied_to(one))
+
+    async with time_kept(broker):
+        move = partial(broker.edit_scheduled, "a", edit) if scheduled else partial(broker.sweep, "jobs", applied)
+        with pytest.raises(PalermoError, match="the queue is full"):
+            await move()
+
+    assert await holder_place(broker) == ("jobs", pytest.approx(later, abs=0.01) if scheduled else None)
 
 
 # -- copies of one job

@@ -15,7 +15,7 @@ from palermo.brokers.features.pauses_and_cancels import cancelled
 from palermo.brokers.features.recurring import Recurring
 from palermo.brokers.features.steps import Job, Step, StepStore, Stored
 from palermo.brokers.features.sweep import remove_jobs
-from palermo.brokers.features.unique_keys import Keys, as_they_run, keys_of
+from palermo.brokers.features.unique_keys import Keys, KeyStates, as_they_run, change_keyed, jobs_moved, keys_of
 from palermo.brokers.features.workflows import Workflows
 from palermo.contract import clock
 from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
@@ -155,31 +155,38 @@ class ScheduledJobs:
         edit: JobEdit | None,
     ) -> list[Message]:
         """Change these jobs; returns those that still existed."""
-        now = clock.wall_clock()
+        instant = clock.wall_clock() if action == RUN or at is None else at
         if action == GIVE_UP:
             messages = await as_they_run(self._store, [message for _, message in some])
             some = [(number, message) for (number, _), message in zip(some, messages, strict=True)]
+
+        def moved(message: Message) -> Message:
+            return moved_to(message, instant) if edit is None else edit.applied_to(message)
 
         def step(number: Any, message: Message) -> Step:
             if action == CANCEL:
                 return ("remove_later", number, False)
             if action == GIVE_UP:
-                given_up = give_up(message)
-                job = Job(given_up, failed_queue(given_up.queue, per_queue=failed_per_queue))
-            elif edit is not None:
-                job = Job(edit.applied_to(message))
+                job = Job(give_up(message), failed_queue(message.queue, per_queue=failed_per_queue))
             else:
-                instant = now if action == RUN or at is None else at
-                job = Job(moved_to(message, instant))
+                job = Job(moved(message))
             return ("remove_later", number, job)
 
-        def frees(message: Message) -> bool:
-            """Whether the change frees a key or ends a step."""
-            return action in (CANCEL, GIVE_UP) and bool(keys_of([message]) or step_of(message.extra))
+        def keys_moved(states: KeyStates, messages: Sequence[Message]) -> None:
+            jobs_moved(states, map(moved, messages))
 
-        freed = [(one, ("scheduled", number), step(number, one)) for number, one in some if frees(one)]
-        how = How.FAILED if action == GIVE_UP else How.CANCELLED
-        gone = await remove_jobs(self._store, self._workflows, freed, how=how)
-        plain = [one for one in some if not frees(one[1])]
+        frees = action in (CANCEL, GIVE_UP)
+
+        def is_plain(message: Message) -> bool:
+            """Whether the change concerns neither a key nor a step."""
+            return not keys_of([message]) and not (frees and step_of(message.extra))
+
+        changes = [(one, ("scheduled", number), step(number, one)) for number, one in some if not is_plain(one)]
+        if frees:
+            how = How.FAILED if action == GIVE_UP else How.CANCELLED
+            gone = await remove_jobs(self._store, self._workflows, changes, how=how)
+        else:
+            gone = await change_keyed(self._store, changes, keys_moved)
+        plain = [one for one in some if is_plain(one[1])]
         answers = await self._store.change((), [step(*one) for one in plain]) if plain else []
         return gone + [message for (_, message), was_there in zip(plain, answers, strict=True) if was_there]

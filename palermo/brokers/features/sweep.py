@@ -13,7 +13,14 @@ from msgspec.structs import replace
 
 from palermo.brokers.features.decided import decided
 from palermo.brokers.features.steps import Job, Step, StepStore
-from palermo.brokers.features.unique_keys import as_they_run, keys_of, read_states, readmit, remove_keyed
+from palermo.brokers.features.unique_keys import (
+    as_they_run,
+    change_keyed,
+    jobs_removed,
+    keys_of,
+    read_states,
+    readmit,
+)
 from palermo.brokers.features.workflows import Workflows
 from palermo.contract.sweep import Move, SweepDecision, SweepProgress
 from palermo.core.message import Message
@@ -110,11 +117,11 @@ async def remove_jobs(
 ) -> list[Message]:
     """Remove jobs that have keys or are steps, which end in this way; return the jobs that still existed.
 
-    Each job comes with the condition that it exists, and the change that removes it. See `remove_keyed`.
+    Each job comes with the condition that it exists, and the change that removes it. See `change_keyed`.
     """
     gone = await workflows.remove([one for one in jobs if step_of(one[0].extra)], how=how)
     keyed = [one for one in jobs if not step_of(one[0].extra)]
-    return gone + await remove_keyed(store, keyed, drop_next=drop_next)
+    return gone + await change_keyed(store, keyed, partial(jobs_removed, drop_next=drop_next))
 
 
 #: A message that leaves the queue: its number, itself, and its move, or None to remove it.

@@ -5,7 +5,6 @@ palermo/core/unique_rules.py decides. A decision is written only if the key is u
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 
 from msgspec.structs import replace
 
@@ -207,21 +206,31 @@ async def change_keys(
             return outcome.failed
 
 
-async def remove_keyed(
-    store: StepStore, jobs: Iterable[tuple[Message, Step, Step]], *, drop_next: bool = False
+async def change_keyed(
+    store: StepStore,
+    jobs: Iterable[tuple[Message, Step, Step]],
+    decide: Callable[[KeyStates, Sequence[Message]], None],
 ) -> list[Message]:
-    """Remove jobs and their keys in one step; return the jobs that still existed.
+    """Change jobs and their keys in one step; return the jobs that still existed.
 
-    Each job comes with the condition that it exists, and the change that removes it.
+    Each job comes with the condition that it exists, and its change. `decide` decides about the keys of these jobs.
     """
     left = list(jobs)
+
+    def messages() -> list[Message]:
+        return [message for message, _, _ in left]
+
     while left:
-        messages = [message for message, _, _ in left]
-        decide = partial(jobs_removed, messages=messages, drop_next=drop_next)
         conditions, changes = [one for _, one, _ in left], [one for _, _, one in left]
-        failed = await change_keys(store, keys_of(messages), decide, conditions=conditions, changes=changes)
+        failed = await change_keys(
+            store,
+            keys_of(messages()),
+            lambda states: decide(states, messages()),
+            conditions=conditions,
+            changes=changes,
+        )
         if not failed:
-            return messages
+            return messages()
         del left[failed - 1]
     return []
 
@@ -262,8 +271,16 @@ def jobs_removed(states: KeyStates, messages: Iterable[Message], *, drop_next: b
             states.update(step)
 
 
+def jobs_moved(states: KeyStates, messages: Iterable[Message]) -> None:
+    """Decide about the keys of scheduled jobs that are moved to the queues and due times in these messages."""
+    for message in messages:
+        lock = lock_of(message)
+        if lock is not None:
+            states.update(unique_rules.job_moved(states[lock.key], message, clock.now()))
+
+
 def readmit(states: KeyStates, message: Message) -> bool:
-    """Decide whether an operator may requeue the job, which then takes its key."""
+    """Decide whether an operator may requeue or move the job, which then takes its key."""
     lock = lock_of(message)
     if lock is None:
         return True

@@ -353,10 +353,10 @@ async def sweep(
     """Call `decide` for every waiting message; see palermo.contract.broker.Broker.sweep.
 
     `queue` is the messages' queue, or None for scheduled jobs. `decide` receives the messages as changed by
-    `as_they_run`. `gate` is called before any change of a batch. `publish` stores a batch and returns when all are
-    confirmed. Only then are the old messages acknowledged, so a kill in between runs the jobs of one batch twice
-    instead of losing them. For each batch, `witness` is awaited with the messages that are kept and those that have
-    left the queue.
+    `as_they_run`. `gate` is called before any change of a batch, and again with the old messages if `publish` raises,
+    because these jobs stay where they were. `publish` stores a batch and returns when all are confirmed. Only then are
+    the old messages acknowledged, so a kill in between runs the jobs of one batch twice instead of losing them. For
+    each batch, `witness` is awaited with the messages that are kept and those that have left the queue.
     """
     swept = SweepProgress(total=await reader.count_all())
     progress(swept)
@@ -392,7 +392,13 @@ async def sweep(
                             move.refused()
                 moves = [move.message for _, _, move in gone if move is not None]
                 if moves:
-                    await publish(moves)
+                    try:
+                        await publish(moves)
+                    except PalermoError:
+                        if gate is not None and not (queue and is_failed(queue)):
+                            with suppress(PalermoError):
+                                await gate([(there, there) for _, there, move in gone if move is not None])
+                        raise
                 kept += len(batch) - len(gone)
                 _ack(channel, [tag for tag, _, _ in gone], all_before=kept == 0)
                 if witness is not None:

@@ -203,7 +203,8 @@ class RabbitmqKeys:
     async def gate(self, queue: str, jobs: list[tuple[Message, Message | None]]) -> list[bool]:
         """Whether each of these jobs may leave the queue. Removed jobs lose their keys; requeued ones get theirs again.
 
-        Each job comes with the message that replaces it, or with None to remove it.
+        A moved job's key gets the new queue and due time, since it would count as orphaned with the old ones. Each job
+        comes with the message that replaces it, or with None to remove it.
         """
         away = [there for there, put in jobs if put is None and not is_failed(queue)]
         back = [put for _, put in jobs if put is not None and not is_failed(put.queue) and lock_of(put) is not None]

@@ -70,7 +70,14 @@ class MainDuty(Work):
             await workflows.leaving(gone)
 
         self._scheduled_jobs = ScheduledJobs(
-            session.exchange, connection, outbox, states, leaving, keys.as_they_run, publishes=not stands_in
+            session.exchange,
+            connection,
+            outbox,
+            states,
+            leaving,
+            self._unique_keys.moved,
+            keys.as_they_run,
+            publishes=not stands_in,
         )
         self._limits = LeaderLimits(session.exchange, connection, self._scheduled_jobs.due_jobs)
         self._cancels = CancelMarks(session.exchange, connection, outbox.open, patience=session.timeout)

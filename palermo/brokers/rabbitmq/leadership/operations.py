@@ -137,7 +137,7 @@ class StartJob(BriefOperation[Start], frozen=True):
 
 
 class ReadmitJobs(BriefOperation[list[bool]], frozen=True):
-    """Take the keys for requeued jobs. Replies for each job whether it may be requeued."""
+    """Take the keys for requeued or moved jobs. Replies for each job whether it may be requeued or moved."""
 
     messages: list[AsJson[Message]]
 

@@ -50,19 +50,21 @@ class ScheduledJobs:
         outbox: Outbox,
         arguments: Mapping[str, Any],
         leaving: Callable[[list[Message]], Awaitable[object]],
+        moving: Callable[[list[Message]], Awaitable[object]],
         as_they_run: sweeping.AsTheyRun,
         *,
         publishes: bool,
     ) -> None:
         """`arguments` are the queue arguments with which buckets are declared.
 
-        `leaving` is called with jobs, and awaited, before they are cancelled or given up. Without `publishes`, due jobs
-        are not published.
+        `leaving` is called with jobs, and awaited, before they are cancelled or given up, and `moving` before they are
+        published with another queue or due time. Without `publishes`, due jobs are not published.
         """
         self._exchange = exchange
         self._connection = connection
         self._outbox = outbox
         self._leaving = leaving
+        self._moving = moving
         self._as_they_run = as_they_run
         self._publishes = publishes
         self.due_jobs = DueJobs(connection, outbox.open, outbox.destinations, now=wall_clock)
@@ -120,6 +122,8 @@ class ScheduledJobs:
         async def gate(gone: list[tuple[Message, Message | None]]) -> list[bool]:
             if judge.action in (CANCEL, GIVE_UP):
                 await self._leaving([there for there, _ in gone])
+            else:
+                await self._moving([put for _, put in gone if put is not None])
             return [True] * len(gone)
 
         async with self._indexed(judge.chosen):
@@ -153,11 +157,14 @@ class ScheduledJobs:
             try:
                 messages = await self._as_they_run([held.message for held in batch])
                 verdicts = [judge(message) for message in messages]
-                await gate([(held.message, None) for held in batch])
-                await publish([one.message for one in verdicts if isinstance(one, Move)])
+                moves = [one.message if isinstance(one, Move) else None for one in verdicts]
+                await gate([(held.message, move) for held, move in zip(batch, moves, strict=True)])
+                await publish([move for move in moves if move is not None])
             except PalermoError:
                 for held in taken[start:]:
                     due.put_back(held)
+                with suppress(PalermoError):
+                    await self._moving([held.message for held in batch])  # they stay where they were
                 raise
             for held, verdict in zip(batch, verdicts, strict=True):
                 if isinstance(verdict, Keep):

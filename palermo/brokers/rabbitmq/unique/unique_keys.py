@@ -13,6 +13,7 @@ import logging
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
@@ -195,7 +196,7 @@ class UniqueKeys:
         return self._loop.time() - self._allowed.get(holder.run, self._learnt_at) < _YOUNG
 
     async def readmit(self, messages: Sequence[Message]) -> list[bool]:
-        """Whether each of these jobs may be requeued by an operator. The permitted ones take their keys."""
+        """Whether an operator may requeue or move each of these jobs. The permitted ones take their keys."""
 
         def do(changes: KeyChanges) -> list[bool]:
             may = []
@@ -233,26 +234,40 @@ class UniqueKeys:
             may = await self._ask(do)
         return may
 
+    async def moved(self, jobs: Iterable[Message]) -> None:
+        """Record the queues and due times to which these scheduled jobs are about to be moved."""
+        keyed = {job.id: (lock.key, job) for job in jobs if (lock := lock_of(job)) is not None}
+        if keyed:
+            await self._change_waiting(
+                lambda changes: ((changes.get(name), id) for id, (name, _) in keyed.items()),
+                lambda key, id, now: unique_rules.job_moved(key, keyed[id][1], now),
+            )
+
     async def removed(self, jobs: Iterable[tuple[str, str]], *, drop_next: bool) -> None:
         """Free the keys of jobs that are about to be removed, given as pairs of key and id. Running jobs keep theirs.
 
         With `drop_next` the jobs that would follow them are removed too.
         """
         named = list(jobs)
-        await self._take(lambda changes: ((changes.get(name), id) for name, id in named), drop_next=drop_next)
+        remove = partial(unique_rules.job_removed, drop_next=drop_next)
+        await self._change_waiting(lambda changes: ((changes.get(name), id) for name, id in named), remove)
 
     async def cancelled(self, ids: Iterable[str]) -> None:
         """Free the keys of these cancelled jobs. Running jobs keep theirs."""
         named = frozenset(ids)
-        await self._take(lambda changes: changes.held_by(named))
+        await self._change_waiting(lambda changes: changes.held_by(named), unique_rules.job_removed)
 
-    async def _take(self, find: Callable[[KeyChanges], Iterable[tuple[Key, str]]], *, drop_next: bool = False) -> None:
-        """Free the keys that `find` returns when the batch is made, and publish the jobs that wait for these keys."""
+    async def _change_waiting(
+        self,
+        find: Callable[[KeyChanges], Iterable[tuple[Key, str]]],
+        update: Callable[[Key, str, float], KeyUpdate],
+    ) -> None:
+        """Update the keys of waiting jobs. `find` returns the keys and the jobs' ids when the batch is made."""
 
         def do(changes: KeyChanges) -> bool:
             runs = False
             for key, id in find(changes):
-                changes.put(unique_rules.job_removed(key, id, changes.now, drop_next=drop_next))
+                changes.put(update(key, id, changes.now))
                 runs |= key.holder is not None and key.holder.id == id and key.holder.phase is Phase.RUNNING
             return runs
 
