@@ -356,7 +356,7 @@ def move(
     filters.
 
     Running and scheduled jobs are not moved. If this command is killed, no job is lost. Run it again to move the
-    remaining jobs.
+    remaining jobs. Up to 100 jobs may then be in both queues and run twice, or more if RabbitMQ was killed.
     """
     which = chosen_jobs(context, WAITING_JOBS, filters, ids=ids, every=every)
     check_move(queue, to)
