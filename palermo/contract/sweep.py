@@ -7,23 +7,34 @@ from msgspec import Struct
 from palermo.core.message import Message
 
 
+def _ignore() -> None:
+    """Do nothing."""
+
+
 class Keep(Struct, frozen=True):
     """Leave the message in the queue."""
 
 
 class Remove(Struct, frozen=True):
-    """Remove the message from the queue."""
+    """Remove the message from the queue.
+
+    `done` is called once it is removed. It isn't called if the message has left the queue in the meantime.
+    """
+
+    done: Callable[[], object] = _ignore
 
 
 class Move(Struct, frozen=True):
     """Publish this message to its queue, and remove the old one once that is confirmed.
 
-    If another job has the job's unique key, or if its workflow forbids another run, the old message is kept, and
-    `refused` is called.
+    `done` is called once the old message is removed. If another job has the job's unique key, or if its workflow
+    forbids another run, the old message is kept, and `refused` is called instead. Neither is called if the old message
+    has left the queue in the meantime.
     """
 
     message: Message
-    refused: Callable[[], None] | None = None
+    done: Callable[[], object] = _ignore
+    refused: Callable[[], object] = _ignore
 
 
 class Stop(Struct, frozen=True):

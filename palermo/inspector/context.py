@@ -124,7 +124,7 @@ class Context:
         began, taken, errors = clock.now(), judge.taken, list[PalermoError]()
         try:
             sweep(stoppable(watching.get("stop"), judge), report_taken(taken, watching))
-            errors += filter(None, (judge.refusal, judge.selection.missing_error(missing)))
+            errors += filter(None, (judge.refusal, judge.missing_error(missing)))
         except PalermoError as error:
             errors.append(error)
             raise

@@ -7,6 +7,7 @@ as one job.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple, TypedDict
 
 from msgspec import Struct
@@ -58,7 +59,7 @@ class Watching(TypedDict, total=False):
 
 
 class Selection:
-    """The chosen jobs, and which of them have been found."""
+    """The chosen jobs, and which of them have been read."""
 
     def __init__(self, ids: str | Iterable[str], matches: Callable[[Message], bool] = lambda _: False) -> None:
         """Choose one or more ids, and the messages that `matches` accepts."""
@@ -77,14 +78,13 @@ class Selection:
         """Whether this message, or another with the same id, was chosen."""
         return message.id in self.seen or message.id in self.ids or self._matches(message)
 
-    def missing_error(self, text: str = NO_FAILED_JOB) -> NotFound | None:
-        """Return NotFound if chosen ids weren't found, otherwise None. In `text`, {} stands for these ids."""
-        missing = [id for id in self.ids if id not in self.seen]
-        return not_found_error(missing, text) if missing else None
-
 
 class TakeJudge:
-    """Takes the chosen jobs out of their queue, to remove them or move them as changed by `change`."""
+    """Takes the chosen jobs out of their queue, to remove them or move them as changed by `change`.
+
+    A job counts as taken once the sweep has carried out the decision, since a worker or another operator may have taken
+    the job before.
+    """
 
     def __init__(
         self, selection: Selection, change: Callable[[Message], Message] | None = None, *, queue: str = "`failed`"
@@ -92,6 +92,8 @@ class TakeJudge:
         """`queue` names the queue in errors."""
         self.selection = selection
         self.taken: list[TakenJob] = []
+        #: The ids of the jobs that were taken or refused.
+        self._found: set[str] = set()
         self._change = change
         self._queue = queue
         self._first_refusal: PalermoError | None = None
@@ -105,36 +107,48 @@ class TakeJudge:
         except PalermoError as error:
             # An exception would end the whole sweep because of one invalid job from another program.
             self.selection.seen.add(message.id)
-            self._refuse(error)
+            self._refuse(message.id, error)
             return Keep()
-        if message.id in self.selection.seen:
-            return Remove()
+        is_copy = message.id in self.selection.seen
         self.selection.seen.add(message.id)
-        job = TakenJob(message.id, message.job, changed.queue)
-        self.taken.append(job)
-        return Remove() if self._change is None else Move(changed, lambda: self._put_back(job, changed))
+        done = partial(self._count, TakenJob(message.id, message.job, changed.queue))
+        if self._change is None:
+            return Remove(done)
+        return Remove() if is_copy else Move(changed, done, partial(self._put_back, changed))
 
-    def _put_back(self, job: TakenJob, message: Message) -> None:
+    def _count(self, job: TakenJob) -> None:
+        """Record that a job, or a copy of it, has been taken."""
+        if job.id not in self._found:
+            self._found.add(job.id)
+            self.taken.append(job)
+
+    def _put_back(self, message: Message) -> None:
         """Record that a job is not moved because its unique key is in use, or because its workflow has moved on."""
-        self.taken.remove(job)
-        if step_of(message.extra) is not None:
-            self._refuse(
-                UsageError(
-                    f"job {job.id} is a step that is no longer failed, a step after it has not ended, its workflow is"
-                    " cancelled, or another job has the key of its workflow."
-                )
-            )
-            return
-        key = message.extra.get(UNIQUE_KEY)
+        id, key = message.id, message.extra.get(UNIQUE_KEY)
         self._refuse(
-            DuplicateJob(
-                f"job {job.id} needs the key {key!r}, but another job has it, or a run of this job has not ended."
+            id,
+            UsageError(
+                f"job {id} is a step that is no longer failed, a step after it has not ended, its workflow is"
+                " cancelled, or another job has the key of its workflow."
             )
+            if step_of(message.extra) is not None
+            else DuplicateJob(
+                f"job {id} needs the key {key!r}, but another job has it, or a run of this job has not ended."
+            ),
         )
 
-    def _refuse(self, error: PalermoError) -> None:
+    def _refuse(self, id: str, error: PalermoError) -> None:
+        self._found.add(id)
         self._first_refusal = self._first_refusal or error
         self._refused += 1
+
+    def missing_error(self, text: str = NO_FAILED_JOB) -> NotFound | None:
+        """Return NotFound if chosen ids weren't there, or were gone when they should be taken. Otherwise None.
+
+        In `text`, {} stands for these ids.
+        """
+        missing = [id for id in self.selection.ids if id not in self._found]
+        return not_found_error(missing, text) if missing else None
 
     @property
     def refusal(self) -> PalermoError | None:
@@ -270,10 +284,7 @@ def stoppable(stop: Callable[[], bool] | None, judge: Judge) -> Judge:
 
 
 def report_taken(taken: Sequence[TakenJob], watching: Watching) -> Progress:
-    """Return a progress callback that also reports the jobs that have certainly been taken.
-
-    The judge's decision about a job has been carried out when the sweep next reports progress.
-    """
+    """Return a progress callback that also reports the jobs that have been taken since the last call."""
     reported = 0
     progress, on_taken = watching.get("progress"), watching.get("on_taken")
 

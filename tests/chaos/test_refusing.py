@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pika
@@ -250,12 +251,16 @@ async def test_jobs_stay_where_they_are_when_the_queue_they_move_to_is_full(
         await other.publish(message("filler", target))
         await ctl(policies.limit, target, 6)
 
+        done: list[str] = []
+
         def move(found: Message) -> Move:
-            return Move(requeue(found) if source == "failed" else replace(found, queue=target))
+            moved = requeue(found) if source == "failed" else replace(found, queue=target)
+            return Move(moved, partial(done.append, found.id))
 
         with pytest.raises(PalermoError):
             await broker.sweep(source, move)
 
+        assert done == []
         wanted = {f"jobs-{number}" for number in range(20)}
         await until(lambda: everywhere(broker, source, target), wanted | {"filler"})
         await ctl(policies.lift, target)

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
@@ -229,6 +230,22 @@ class SweepingContract:
         found = (await broker.browse("again")).messages
         again = [(one.id, one.queue, one.retries, one.failure) for one in found]
         assert again == [("jobs-1", "again", 1, None), ("jobs-2", "again", 1, None)]
+
+    @pytest.mark.parametrize("action", ["remove", "move"])
+    async def test_of_two_sweeps_at_once_one_reports_a_job(self, broker: Broker, another: Open, action: str) -> None:
+        other, all_jobs, done = await another(), messages(600), list[str]()
+        await broker.publish_many(all_jobs)
+        await until(lambda: counts(broker), (600, 0))
+
+        def decide(found: Message) -> SweepDecision:
+            note = partial(done.append, found.id)
+            return Remove(note) if action == "remove" else Move(replace(found, queue="other"), note)
+
+        swept = await asyncio.gather(broker.sweep("jobs", decide), other.sweep("jobs", decide))
+
+        assert sum(one.removed + one.moved for one in swept) == len(done)
+        assert len(done) >= 300
+        assert sorted([*done, *await ids(broker)]) == sorted(job.id for job in all_jobs)
 
     async def test_stop_leaves_the_rest_alone(self, broker: Broker) -> None:
         await broker.publish_many(messages(5))

@@ -2,22 +2,27 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from palermo.brokers.features.steps import Job, Refused, Step, StepStore, text_of, unchanged
+from palermo.brokers.features.steps import Job, Part, Refused, Step, StepStore, text_of, unchanged
+from palermo.brokers.features.sweep import sweep
 from palermo.brokers.features.unique_keys import change_keyed, jobs_removed
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.sqlite.broker import SqliteBroker
 from palermo.contract.broker import Broker, Delivery
 from palermo.contract.scheduled import RUN, ScheduledFilter
-from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement, fail
+from palermo.contract.sweep import Keep, Move, Remove, SweepDecision
+from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement, fail, requeue
 from palermo.core.message import Message
 from palermo.errors import DeliveryLost
 from tests.contract.limiting import limited, nothing_permitted, permitted
 from tests.contract.timing import due, time_kept
-from tests.contract.tools import FAILURE, counts, ids, message, messages, until
+from tests.contract.tools import FAILURE, counts, ids, message, messages, put_into_failed, until
 from tests.contract.unique_jobs import RERUN, ask, begun, holders, keyed
 from tests.contract.workers import consume, take
 
@@ -153,6 +158,60 @@ async def test_of_keyed_jobs_to_remove_one_that_was_taken_stays(either: Broker) 
     assert [one.id for one in removed] == ["b", "c"]
     assert await holders(either) == [("a", "waiting")]
     assert await ids(either) == []
+
+
+class ReadBefore:
+    """A store in which others act between the time that a sweep reads the jobs and the time that it changes them."""
+
+    def __init__(self, store: StepStore, act: Callable[[], Awaitable[object]]) -> None:
+        self._store = store
+        self._act = act
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def part(self, *given: Any) -> Part:
+        found = await self._store.part(*given)
+        if not found.ends:
+            await self._act()
+        return found
+
+
+@pytest.mark.parametrize("queue", ["jobs", "failed"])
+@pytest.mark.parametrize("action", ["remove", "move"])
+async def test_a_sweep_reports_only_jobs_that_it_took(either: Broker, queue: str, action: str) -> None:
+    """Of four jobs others take one with a key and one without."""
+    store: Any = ReadBefore(steps_of(either), lambda: take_half(either, queue))
+    done, refused = list[str](), list[str]()
+    for id in ("a", "b"):
+        if queue == "jobs":
+            await ask(either, keyed(id, key=id), key=id)
+        else:
+            await either.publish(replace(fail(keyed(id, key=id), FAILURE, worker="w"), queue="failed"))
+    plain = [message(id) for id in ("c", "d")]
+    await (either.publish_many(plain) if queue == "jobs" else put_into_failed(either, plain))
+
+    def decide(found: Message) -> SweepDecision:
+        note = partial(done.append, found.id)
+        if action == "remove":
+            return Remove(note)
+        moved = requeue(found, queue="other") if queue == "failed" else replace(found, queue="other")
+        return Move(moved, note, partial(refused.append, found.id))
+
+    workflows: Any = None
+    swept = await sweep(store, workflows, queue, decide, None, ids=())
+
+    assert (sorted(done), refused) == (["b", "d"], [])
+    assert swept.removed + swept.moved == 2
+
+
+async def take_half(broker: Broker, queue: str) -> None:
+    """Start the jobs a and c, by way of a requeue if they have failed."""
+    if queue == "failed":
+        await broker.sweep("failed", lambda one: Move(requeue(one, queue="mine")) if one.id in {"a", "c"} else Keep())
+    else:
+        await broker.sweep("jobs", lambda one: Move(replace(one, queue="mine")) if one.id in {"a", "c"} else Keep())
+    assert {(await begun(await consume(broker, "mine"))).message.id for _ in range(2)} == {"a", "c"}
 
 
 async def test_an_unreadable_unique_key_is_free(either: Broker) -> None:

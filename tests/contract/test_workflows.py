@@ -14,8 +14,10 @@ from sqlalchemy import MetaData, create_engine
 from sqlalchemy.orm import Session
 
 from palermo import Job, JobFilter, Workflow, job_by_id
+from palermo.client.client import Client
 from palermo.contrib.sqlalchemy import Outbox
-from palermo.errors import BodyTooLarge, JobFailed, NotFound, ResultTimeout, UsageError
+from palermo.errors import BodyTooLarge, JobFailed, NotFound, PalermoError, ResultTimeout, UsageError
+from palermo.inspector.inspector import Inspector
 from palermo.jobs import registry
 from palermo.testing import Palermo
 from tests.contract import workflow_jobs as jobs
@@ -484,6 +486,31 @@ def test_a_step_that_is_done_is_not_requeued_by_a_stale_copy(site: Palermo) -> N
         site.inspector().failed.requeue(f"{again.id}/receipt")
     site.work_until_idle()
     assert again.status() == "done"
+
+
+@pytest.mark.parametrize("site", ["sqlite", "redis"], indirect=True)
+@pytest.mark.parametrize("ran", [False, True])
+def test_a_step_that_another_operator_requeues_is_reported_as_gone(site: Palermo, ran: bool) -> None:
+    """RabbitMQ makes the second operator wait for the first."""
+    jobs.failing["pack"] = 1
+    job = jobs.checkout.enqueue(17)
+    site.work_until_idle()
+    jobs.failing.clear()
+    pack, others = f"{job.id}/pack", list[str]()
+
+    def other_first() -> bool:
+        if not others:
+            others.extend(taken.id for taken in site.inspector().failed.requeue(pack))
+            if ran:
+                site.work_until_idle()
+        return False
+
+    errors: list[PalermoError] = []
+    with Client(site.client.settings) as client:
+        taken = Inspector(client).failed.requeue(pack, stop=other_first, on_error=errors.append)
+
+    assert (taken, others) == ([], [pack])
+    assert [type(error) for error in errors] == [NotFound]
 
 
 def test_a_failed_workflow_is_forgotten_once_it_is_cancelled(site: Palermo) -> None:

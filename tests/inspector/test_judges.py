@@ -18,6 +18,14 @@ def failed(
     return Message(id=id, queue=queue, job=job, failure=failure, retries=1)
 
 
+def taken(judge: TakeJudge, *messages: Message) -> None:
+    """Let the judge decide about these messages, and carry out its decisions."""
+    for message in messages:
+        decision = judge(message)
+        assert isinstance(decision, Remove | Move)
+        decision.done()
+
+
 def kinds(judge: object, *messages: Message) -> list[type[SweepDecision]]:
     return [type(judge(message)) for message in messages]  # type: ignore[operator]
 
@@ -29,6 +37,9 @@ def test_two_copies_of_one_id_go_together_and_are_one_job() -> None:
 
     assert kinds(moved, *copies) == [Move, Move, Remove]
     assert kinds(removed, *copies) == [Remove, Keep, Remove]
+    assert (moved.taken, removed.taken) == ([], [])
+    taken(moved := TakeJudge(Selection.of(JobFilter()), lambda message: message), *copies)
+    taken(removed := TakeJudge(Selection(["1"])), copies[0], copies[2])
     assert (len(moved.taken), len(removed.taken)) == (2, 1)
     with pytest.raises(IdInvalid):
         Selection(["1", ""])
@@ -43,11 +54,12 @@ def test_jobs_that_stay_do_not_end_the_sweep_and_are_counted() -> None:
     judge = TakeJudge(Selection(["1", "2", "3", "4"]), change)
 
     assert kinds(judge, failed("1", queue="amq.x"), failed("2", queue="amq.x"), failed("3")) == [Keep, Keep, Move]
-    missing = judge.selection.missing_error()
+    missing = judge.missing_error()
     assert judge.refusal is not None
     assert missing is not None
     assert str(judge.refusal) == "bad. 2 such jobs remain in `failed`."
-    assert (judge.refusal.jobs, missing.jobs) == (2, 1)
+    assert (judge.refusal.jobs, missing.jobs) == (2, 2)
+    assert "3, 4" in str(missing), "the sweep did not find the job 3 when it moved it"
 
 
 def test_finding_stops_behind_the_page_if_nobody_wants_the_number() -> None:
@@ -96,11 +108,12 @@ def test_what_has_gone_is_told_once_the_step_that_took_it_is_reported() -> None:
     judge, told = TakeJudge(Selection.of(JobFilter())), list[list[str]]()
     progress = report_taken(judge.taken, {"on_taken": lambda jobs: told.append([job.id for job in jobs])})
 
-    kinds(judge, failed("1"), failed("2"))
+    taken(judge, failed("1"), failed("2"))
+    kinds(judge, failed("gone"))
     assert told == []
     progress(SweepProgress(total=3, seen=2))
     progress(SweepProgress(total=3, seen=2))
-    kinds(judge, failed("3"))
+    taken(judge, failed("3"))
     progress(SweepProgress(total=3, seen=3))
 
     assert told == [["1", "2"], ["3"]]

@@ -11,22 +11,20 @@ N = TypeVar("N")
 
 def decided(
     jobs: Iterable[tuple[int, N, Message]], count: int, decide: Callable[[Message], SweepDecision]
-) -> tuple[list[Message], list[tuple[N, Message, Move | None]], int]:
+) -> tuple[list[Message], list[tuple[N, Message, Remove | Move]], int]:
     """Call `decide` for messages, each given with its position among `count` and its number, until it returns Stop.
 
-    Returns three values: the messages to keep; the messages to remove, with their numbers and moves; and how many of
-    `count` were examined.
+    Returns three values: the messages to keep; the messages that leave the queue, with their numbers and decisions; and
+    how many of `count` were examined.
     """
     stay = list[Message]()
-    gone = list[tuple[N, Message, Move | None]]()
+    gone = list[tuple[N, Message, Remove | Move]]()
     for position, number, message in jobs:
         match decide(message):
             case Stop():
                 return stay, gone, position
-            case Move() as move:
-                gone.append((number, message, move))
-            case Remove():
-                gone.append((number, message, None))
+            case Remove() | Move() as decision:
+                gone.append((number, message, decision))
             case Keep():
                 stay.append(message)
     return stay, gone, count

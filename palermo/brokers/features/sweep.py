@@ -5,7 +5,7 @@ priority and age, and each tenant's jobs have a separate place. In SQLite a queu
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from palermo.brokers.features.unique_keys import (
     readmit,
 )
 from palermo.brokers.features.workflows import Workflows
-from palermo.contract.sweep import Move, SweepDecision, SweepProgress
+from palermo.contract.sweep import Move, Remove, SweepDecision, SweepProgress
 from palermo.core.message import Message
 from palermo.core.topology import is_failed
 from palermo.core.unique_keys import lock_of
@@ -59,7 +59,11 @@ async def sweep(
                 messages = await as_they_run(store, messages)
             jobs = [(seen, number, one) for (seen, number, _), one in zip(part.jobs, messages, strict=True)]
             _, changes, seen = decided(jobs, part.seen, decide)
-            removed, moved = await _apply(store, workflows, queue, place, changes)
+            removed = moved = 0
+            async for decision in _apply(store, workflows, queue, place, changes):
+                decision.done()
+                removed += isinstance(decision, Remove)
+                moved += isinstance(decision, Move)
             swept = replace(swept, seen=swept.seen + seen, removed=swept.removed + removed, moved=swept.moved + moved)
             if progress is not None:
                 progress(swept)
@@ -124,54 +128,54 @@ async def remove_jobs(
     return gone + await change_keyed(store, keyed, partial(jobs_removed, drop_next=drop_next))
 
 
-#: A message that leaves the queue: its number, itself, and its move, or None to remove it.
-_Change = tuple[Any, Message, Move | None]
+#: A message that leaves the queue: its number, itself, and the decision about it.
+_Change = tuple[Any, Message, Remove | Move]
 
 
 async def _apply(
     store: StepStore, workflows: Workflows, queue: str, place: str, changes: Sequence[_Change]
-) -> tuple[int, int]:
-    """Change the messages that still wait. Returns how many were removed and how many were moved."""
-    plain: list[_Change] = []
+) -> AsyncIterator[Remove | Move]:
+    """Change the messages that still wait. Yields each decision once it has been carried out."""
+    plain: list[tuple[Remove | Move, Step]] = []
     freed: list[tuple[Message, Step, Step]] = []
-    moved = 0
-    for number, message, move in changes:
+    for number, message, decision in changes:
+        move = decision if isinstance(decision, Move) else None
         is_step, there = step_of(message.extra) is not None, ("waits", queue, place, number)
+        removal = _removal(queue, place, number, None if move is None else move.message)
         if is_step and move is not None and is_failed(queue) and not is_failed(move.message.queue):
-            put = partial(_moved, queue, place, number)
-            again = await workflows.requeue(move.message, [there], put)
-            moved += again
-            if not again and move.refused is not None:
-                move.refused()
+            made = await workflows.requeue(move.message, [there], partial(_removal, queue, place, number))
         elif move is not None and lock_of(move.message) is not None and not is_failed(move.message.queue):
-            moved += await _readmit(store, there, _removal(queue, place, number, move), move)
+            made = await _readmit(store, there, removal, move.message)
         elif move is None and (is_step or lock_of(message) is not None) and not is_failed(queue):
-            freed.append((message, there, _removal(queue, place, number, None)))
+            freed.append((message, there, removal))
+            continue
         else:
-            plain.append((number, message, move))
-    removed = len(await remove_jobs(store, workflows, freed))
-    steps = [_removal(queue, place, number, move) for number, _, move in plain]
-    answers = await store.change((), steps) if steps else []
-    done = [move for (_, _, move), was_there in zip(plain, answers, strict=True) if was_there]
-    return removed + done.count(None), moved + len(done) - done.count(None)
+            plain.append((decision, removal))
+            continue
+        if made:
+            yield decision
+        elif move is not None and not (await store.try_change([there], ())).failed:
+            # The message still waits, so its key or its workflow forbids the move.
+            move.refused()
+    decisions = {id(message): decision for _, message, decision in changes}
+    for message in await remove_jobs(store, workflows, freed):
+        yield decisions[id(message)]
+    answers = await store.change((), [removal for _, removal in plain]) if plain else []
+    for (decision, _), was_there in zip(plain, answers, strict=True):
+        if was_there:
+            yield decision
 
 
-def _removal(queue: str, place: str, number: Any, move: Move | None) -> Step:
-    return ("remove", queue, place, number, False if move is None else Job(move.message))
+def _removal(queue: str, place: str, number: Any, successor: Message | None) -> Step:
+    return ("remove", queue, place, number, False if successor is None else Job(successor))
 
 
-def _moved(queue: str, place: str, number: Any, message: Message) -> Step:
-    return ("remove", queue, place, number, Job(message))
-
-
-async def _readmit(store: StepStore, waits: Step, removal: Step, move: Move) -> int:
-    """Requeue a job with a key. Returns 1, or 0 if it is not moved because another job holds its key."""
+async def _readmit(store: StepStore, waits: Step, removal: Step, message: Message) -> bool:
+    """Requeue a job with a key. Returns False if it no longer waits, or if another job holds its key."""
     while True:
-        states = await read_states(store, keys_of([move.message]))
-        if not readmit(states, move.message):
-            if move.refused is not None:
-                move.refused()
-            return 0
+        states = await read_states(store, keys_of([message]))
+        if not readmit(states, message):
+            return False
         outcome = await store.try_change([waits, *states.conditions], [removal, *states.changes])
         if outcome.failed <= 1:
-            return int(not outcome.failed)
+            return not outcome.failed

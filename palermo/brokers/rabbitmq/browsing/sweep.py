@@ -21,7 +21,7 @@ from palermo.brokers.rabbitmq.amqp.messages import Got, read
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.seconds import LONG_PATIENCE, PATIENCE, SOON
 from palermo.contract.broker import Page
-from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.contract.sweep import Move, Remove, SweepDecision, SweepProgress
 from palermo.core.message import Message
 from palermo.core.topology import amqp_queue, internal, is_failed
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
@@ -379,28 +379,30 @@ async def sweep(
                 tagged = ((number, batch[number].tag, there) for number, there in seen)
                 stay, gone, looked = decided(tagged, len(batch), decide)
                 if gate is not None and gone:
-                    may = await gate([(there, None if move is None else move.message) for _, there, move in gone])
-                    kept_back = [one for one, allowed in zip(gone, may, strict=True) if not allowed]
-                    gone = [
-                        (tag, there, replace(move, message=allowed) if move and isinstance(allowed, Message) else move)
-                        for (tag, there, move), allowed in zip(gone, may, strict=True)
-                        if allowed
-                    ]
-                    for _, there, move in kept_back:
-                        stay.append(there)
-                        if move is not None and move.refused is not None:
-                            move.refused()
-                moves = [move.message for _, _, move in gone if move is not None]
+                    may = await gate([(there, _moved(decision)) for _, there, decision in gone])
+                    asked, gone = gone, []
+                    for (tag, there, decision), allowed in zip(asked, may, strict=True):
+                        if isinstance(decision, Move) and isinstance(allowed, Message):
+                            gone.append((tag, there, replace(decision, message=allowed)))
+                        elif allowed:
+                            gone.append((tag, there, decision))
+                        else:
+                            stay.append(there)
+                            if isinstance(decision, Move):
+                                decision.refused()
+                moves = [decision.message for _, _, decision in gone if isinstance(decision, Move)]
                 if moves:
                     try:
                         await publish(moves)
                     except PalermoError:
                         if gate is not None and not (queue and is_failed(queue)):
                             with suppress(PalermoError):
-                                await gate([(there, there) for _, there, move in gone if move is not None])
+                                await gate([(there, there) for _, there, move in gone if isinstance(move, Move)])
                         raise
                 kept += len(batch) - len(gone)
                 _ack(channel, [tag for tag, _, _ in gone], all_before=kept == 0)
+                for _, _, decision in gone:
+                    decision.done()
                 if witness is not None:
                     await witness(stay, [there for _, there, _ in gone])
                 swept = replace(
@@ -426,6 +428,11 @@ async def sweep(
 def _wire_ids(ids: Collection[str]) -> frozenset[bytes]:
     """The ids as encoded in messages; empty if one of them could be encoded in another way."""
     return frozenset(id.encode() for id in ids) if all(map(str.isascii, ids)) else frozenset()
+
+
+def _moved(decision: Remove | Move) -> Message | None:
+    """The message that replaces the old one."""
+    return decision.message if isinstance(decision, Move) else None
 
 
 def _ack(channel: Channel, tags: list[int], *, all_before: bool) -> None:
