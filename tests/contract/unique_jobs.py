@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -477,12 +478,17 @@ class KeyingContract:
             await ask(broker, keyed("a", body=b"x" * (MAX_KEYED_BODY + 1)))
 
     async def test_a_failed_job_waits_for_its_key(self, broker: Broker, worker: Worker, running: Delivery) -> None:
+        refused: list[str] = []
+
+        def decide(job: Message) -> Move:
+            return Move(requeue(job, queue="jobs"), refused=partial(refused.append, job.id))
+
         async def requeued() -> int:
-            return (await broker.sweep("failed", lambda job: Move(requeue(job, queue="jobs")))).moved
+            return (await broker.sweep("failed", decide)).moved
 
         # Its worker stores it in `failed` first, and then writes down that the run is over.
         await broker.publish(replace(fail(running.message, FAILURE, worker="w"), queue="failed"))
-        assert await requeued() == 0
+        assert (await requeued(), refused) == (0, ["a"])
         await worker.settle(running, Ack(done=False))
         await freed(broker)
         await ask(broker, keyed("b"))
