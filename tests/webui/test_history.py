@@ -138,7 +138,7 @@ def test_a_job_class_has_its_rates_times_errors_and_last_runs_on_one_page(web: W
     assert ("shop.Elsewhere" in page, "foreign" in page) == (False, False)
     assert ('title="good"' in page, 'title="bad"' in page) == (True, True)
     assert "The options of this job are not known here" in page
-    [group] = [part.split('"')[0] for part in page.split('href="/failures?')[1:] if "group:" in part.split('"')[0]]
+    [group] = [part.split('"')[0] for part in page.split('href="/failures?')[1:] if "group%3A" in part.split('"')[0]]
     assert "pay-1" in web.page("/failures?" + html.unescape(group))
 
 
