@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from palermo.brokers.features.steps import Job, Part, Refused, Step, StepStore, text_of, unchanged
 from palermo.brokers.features.sweep import sweep
 from palermo.brokers.features.unique_keys import change_keyed, jobs_removed
+from palermo.brokers.features.workflows import Workflows, key_changer
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.sqlite.broker import SqliteBroker
 from palermo.contract.broker import Broker, Delivery
@@ -198,8 +199,7 @@ async def test_a_sweep_reports_only_jobs_that_it_took(either: Broker, queue: str
         moved = requeue(found, queue="other") if queue == "failed" else replace(found, queue="other")
         return Move(moved, note, partial(refused.append, found.id))
 
-    workflows: Any = None
-    swept = await sweep(store, workflows, queue, decide, None, ids=())
+    swept = await sweep(store, Workflows(store, key_changer(store)), queue, decide, None, ids=())
 
     assert (sorted(done), refused) == (["b", "d"], [])
     assert swept.removed + swept.moved == 2
