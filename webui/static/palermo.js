@@ -141,8 +141,8 @@
     stream.addEventListener("change", refresh);
     stream.addEventListener("error", () => {
       if (source !== stream) return;
+      clearTimeout(patience); // or it would close a stream that connects again
       if (stream.readyState === EventSource.CLOSED) {
-        clearTimeout(patience);
         poll();
       } else if (lost) {
         failed(true);
