@@ -116,6 +116,9 @@ def test_a_job_in_a_thread_is_told_and_comes_back_as_what_it_was_told(
                 time.sleep(0.001)
         except JobError as told:
             shared.seen.append(str(told))
+            interrupts.interrupt(JobCancelled("again"))
+            time.sleep(0.001)
+            shared.seen.append("cleaned up")
             raise
 
     shared.job(job)
@@ -126,7 +129,7 @@ def test_a_job_in_a_thread_is_told_and_comes_back_as_what_it_was_told(
 
     thread.join(60)
     assert [type(each) for each in results] == [result]
-    assert shared.seen == ["runs", "end"]
+    assert shared.seen == ["runs", "end", "cleaned up"]
     if isinstance(results[0], Raised):
         failure = results[0].failure
         assert (failure.exception_class, failure.message) == ("palermo.errors.JobTimeout", "end")

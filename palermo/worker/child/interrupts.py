@@ -101,6 +101,8 @@ class SharedInterrupts(_Asked):
         self._lock = threading.Lock()
         #: Whether the slot has an unfinished job.
         self._begun = False
+        #: Whether the job has been interrupted.
+        self._interrupted = False
         #: The thread that runs the job; 0 before that.
         self._thread = 0
         #: Whether an error was raised in that thread and has possibly not arrived yet.
@@ -114,7 +116,8 @@ class SharedInterrupts(_Asked):
     def begin(self) -> None:
         """Mark that the slot has a job, which `interrupt` can reach from now on."""
         with self._lock:
-            self._begun, self.terminated, self.cancelled, self.unfinished = True, False, False, False
+            self._begun, self._interrupted = True, False
+            self.terminated, self.cancelled, self.unfinished = False, False, False
             self._early_error = self._cancel_error = None
 
     def enter(self, timeout: float | None) -> None:
@@ -141,8 +144,9 @@ class SharedInterrupts(_Asked):
     def interrupt(self, error: JobError) -> None:
         """Raise this error in the job. Called by another thread, or by the job's event loop."""
         with self._lock:
-            if not self._begun:
+            if not self._begun or self._interrupted:
                 return
+            self._interrupted = True  # only once, so that the job's own cleanup isn't interrupted
             self.terminated = self.terminated or isinstance(error, JobTerminated)
             self.cancelled = self.cancelled or isinstance(error, JobCancelled)
             if self.task is not None:
