@@ -355,8 +355,8 @@ def move(
     """Move the waiting jobs of QUEUE with these ids to the end of another queue; with --all, all that match the
     filters.
 
-    Running and scheduled jobs are not moved. If this command is killed, no job is lost. Run it again to move the
-    remaining jobs. Up to 100 jobs may then be in both queues and run twice, or more if RabbitMQ was killed.
+    Running and scheduled jobs are not moved. If this command is killed, no job is lost, but on RabbitMQ up to 100 jobs
+    may be in both queues and run twice, or more if RabbitMQ was killed too. Run it again to move the remaining jobs.
     """
     which = chosen_jobs(context, WAITING_JOBS, filters, ids=ids, every=every)
     check_move(queue, to)

@@ -43,7 +43,8 @@ T = TypeVar("T")
 #: commit.
 _OF, _PART_BYTES = "\x1f", 1_048_576
 
-#: Minimum seconds between two looks at the ends of map members, which come by the thousand and rarely release a step.
+#: Minimum seconds between two times that the ends of map members are handled. There may be thousands, and they
+#: rarely release a step.
 _REST = 0.02
 
 
