@@ -146,7 +146,7 @@ yes_option = click.option("--yes", "-y", is_flag=True, help="Don't ask for confi
 
 def arguments_options(of: str = "") -> Options:
     """Add `--args` and `--kwargs`, which are parsed as JSON. `of` is the first part of their help."""
-    first, second = (f"{of} positional", f"{of} named") if of else ("Positional", "Named")
+    first, second = (f"{of} positional", f"{of} keyword") if of else ("Positional", "Keyword")
     array = "--args", list, "an array. Write --args '[1, \"two\"]'."
     object = "--kwargs", dict, "an object. Write --kwargs '{\"width\": 640}'."
     return all_of(

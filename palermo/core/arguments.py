@@ -45,7 +45,7 @@ def single(args: Sequence[object], kwargs: Mapping[str, object], job: str) -> tu
 
 
 def unpack(value: object, arguments: str, *, one: bool = False) -> tuple[list[object], dict[str, object]]:
-    """The positional and the named arguments in a decoded body.
+    """The positional and the keyword arguments in a decoded body.
 
     `arguments` is the message's header of that name. `one` is for jobs declared with arguments="one", which get any
     body as their single argument.

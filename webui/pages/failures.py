@@ -386,9 +386,9 @@ class Change(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    args: list[Any] | None = Field(default=None, description="Other positional arguments.")
-    kwargs: dict[str, Any] | None = Field(default=None, description="Other named arguments.")
-    queue: str | None = Field(default=None, description="A queue other than its own.")
+    args: list[Any] | None = Field(default=None, description="New positional arguments.")
+    kwargs: dict[str, Any] | None = Field(default=None, description="New keyword arguments.")
+    queue: str | None = Field(default=None, description="The queue to requeue it to; its own if omitted.")
     unserved: bool = Field(default=False, description=UNSERVED_MEANS)
 
 

@@ -122,7 +122,7 @@ def read_arguments(problems: Problems, args: str, kwargs: str) -> tuple[list[Any
     with problems.at("args"):
         positional = read_json(args, "positional arguments", list)
     with problems.at("kwargs"):
-        named = read_json(kwargs, "named arguments", dict)
+        named = read_json(kwargs, "keyword arguments", dict)
     return positional, named
 
 

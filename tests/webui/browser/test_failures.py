@@ -33,7 +33,7 @@ def test_a_failed_job_is_found_read_mended_requeued_and_succeeds(web: Web, open_
     expect(own).to_have_count(2)
     expect(own.last).to_contain_text("return json.loads(text)")
     expect(library).to_be_hidden()
-    page.get_by_role("button", name="Unfold all").click()
+    page.get_by_role("button", name="Expand all").click()
     expect(library).to_be_visible()
     with page.expect_response(page.url):
         page.evaluate("window.htmx.trigger(document.body, 'palermo:refresh')")
