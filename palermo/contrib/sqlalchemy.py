@@ -41,6 +41,7 @@ with extra("sqlalchemy", "palermo.contrib.sqlalchemy"):
         String,
         Table,
         Text,
+        UnicodeText,
         delete,
         event,
         func,
@@ -144,6 +145,8 @@ class Outbox:
 
     def __init__(self, metadata: MetaData, *, table: str = "palermo_outbox") -> None:
         """Add the table to `metadata`. Create it like your own, with `create_all` or a migration."""
+        # MySQL's TEXT holds 64 kB and SQL Server's no Unicode; this length is a LONGTEXT.
+        text = UnicodeText().with_variant(Text(2**24), "mysql", "mariadb")
         self.table = Table(
             table,
             metadata,
@@ -151,11 +154,11 @@ class Outbox:
             Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
             Column("id", String(255), nullable=False, index=True),
             Column("job", String(255), nullable=False),
-            Column("arguments", Text, nullable=False),
-            Column("options", Text, nullable=False),
+            Column("arguments", text, nullable=False),
+            Column("options", text, nullable=False),
             Column("created_at", Double, nullable=False),
             # Why the row can't be enqueued. Such rows are kept until an operator fixes or deletes them.
-            Column("error", Text),
+            Column("error", text),
         )
         self._entry = type("OutboxEntry", (), {})
         self._commits = CommitSweep()

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import MetaData, create_engine, text
-from sqlalchemy.engine import Engine
+from sqlalchemy.dialects import mssql, mysql, postgresql
+from sqlalchemy.engine import Dialect, Engine
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.schema import CreateTable
 
 import palermo
 from palermo import errors
@@ -56,6 +58,18 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     metadata.create_all(engine)
     yield engine
     engine.dispose()
+
+
+# MySQL makes a LONGTEXT of a TEXT of this length; SQLAlchemy an NVARCHAR(max) of NTEXT, once it knows the server.
+@pytest.mark.parametrize(
+    ("dialect", "type"),
+    [(postgresql.dialect(), "TEXT"), (mysql.dialect(), "TEXT(16777216)"), (mssql.dialect(), "NTEXT")],
+    ids=["postgresql", "mysql", "mssql"],
+)
+def test_the_table_holds_large_arguments_in_any_language(dialect: Dialect, type: str) -> None:
+    declared = str(CreateTable(outbox.table).compile(dialect=dialect))
+
+    assert f"arguments {type} NOT NULL" in declared
 
 
 def test_a_commit_enqueues_in_order_and_a_rollback_nothing(engine: Engine, waiting: Waiting) -> None:
