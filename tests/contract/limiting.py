@@ -74,6 +74,21 @@ class LimitingContract:
             await consumer.settle(ended, Ack())
             await until(broker.limits, [])
 
+    async def test_a_lowered_limit_holds_for_jobs_that_wait(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many([limited("1", 2), limited("2", 2)])
+        async with time_kept(await another()):
+            consumer = await consume(broker, slots=3)
+            running = [await permitted(consumer, 1), await permitted(consumer, 2)]
+            await broker.publish_many([limited("3", 1), limited("4", 1)])
+            await nothing_permitted(consumer, 3)
+
+            await consumer.settle(running[0], Ack())
+            await nothing_permitted(consumer, 1)
+            await consumer.settle(running[1], Ack())
+
+            await permitted(consumer, 1)
+            await nothing_permitted(consumer, 2)
+
     async def test_a_worker_that_is_gone_has_no_permits(self, broker: Broker, another: Open) -> None:
         leaving = await another()
         await broker.publish(limited("1"))

@@ -215,9 +215,16 @@ local function take_later(number, place)
   end
 end
 
+-- Whether fewer jobs have this permit than the latest limit of its key allows.
+local function is_free(permit)
+  local read, state = pcall(cjson.decode, try('HGET', 'limits', permit) or '')
+  local limit = read and type(state) == 'table' and tonumber(state.limit)
+  return not limit or (try('SCARD', 'permit:' .. permit) or 0) < limit
+end
+
 -- Give a free permit to the job that has waited longest for it, and put that job into its queue.
 local function hand_on(permit)
-  for _, first in ipairs(try('ZRANGE', 'waiting:' .. permit, 0, 0) or {}) do
+  for _, first in ipairs(is_free(permit) and try('ZRANGE', 'waiting:' .. permit, 0, 0) or {}) do
     local place, blob = find_later(first)
     if blob then
       local number = put(place[1], '', '', FRONT, place[5], blob)
