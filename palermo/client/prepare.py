@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -358,7 +359,14 @@ def _digest(call: JobCall, serializers: Serializers) -> str:
         raise OptionInvalid(
             f"the arguments cannot be compared, because they are not valid JSON ({error}). Give unique_key=."
         ) from error
-    return _hashed(json.dumps(json.loads(body), sort_keys=True).encode())
+    return _hashed(json.dumps(json.loads(body, object_hook=_ordered), sort_keys=True).encode())
+
+
+def _ordered(value: dict[str, Any]) -> dict[str, Any]:
+    """Sort the members of a set, whose order differs between processes, and the pairs of a tagged dict."""
+    if value.get("$palermo") not in ("set", "frozenset", "dict"):
+        return value
+    return {**value, "value": sorted(value["value"], key=partial(json.dumps, sort_keys=True))}
 
 
 def _hashed(text: bytes) -> str:

@@ -52,6 +52,13 @@ def test_the_same_arguments_are_one_key_however_they_are_given(client: Client) -
     assert not index.enqueue(1, text="new")
 
 
+def test_equal_sets_and_dicts_are_one_key_whatever_their_order(client: Client) -> None:
+    assert [list({0, 8}), list({8, 0})] == [[0, 8], [8, 0]], "equal hashes modulo 8: the first added comes first"
+    assert sync.enqueue("a", tags=[{0, 8}, {1: "x", 2: frozenset({0, 8})}])
+    assert not sync.enqueue("a", tags=[{8, 0}, {2: frozenset({8, 0}), 1: "x"}])
+    assert sync.enqueue("a", tags=[[0, 8], {1: "x", 2: frozenset({0, 8})}])
+
+
 def announce(client: Client, *jobs: Any) -> None:
     """What a worker of these jobs announces; then the program that enqueues has not got their code."""
     names = [job.definition.name for job in jobs]
