@@ -180,7 +180,7 @@ def parsed_json(text: str | None, option: str) -> Any:
     except RecursionError:
         raise misuse(f"{option} is nested too deeply.") from None
     except ValueError as error:
-        quotes = " JSON has double quotes around text." if "'" in text else ""
+        quotes = " JSON has double quotes around text." if "'" in text or text.isalpha() else ""
         raise misuse(f"{option} is not JSON: {error}.{quotes}") from None
 
 

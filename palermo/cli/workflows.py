@@ -1,12 +1,11 @@
 """`palermo workflows`: lists and shows workflows, retries failed steps, and sends signals."""
 
-import json
 from collections.abc import Iterator
 
 import click
 
-from palermo.cli.command_group import Context, misuse, note
-from palermo.cli.options import broker_options, query_options, yes_option
+from palermo.cli.command_group import Context, note
+from palermo.cli.options import broker_options, parsed_json, query_options, yes_option
 from palermo.cli.output import Column, confirm, field, print_rows, printed_json
 from palermo.contract.rows import Row
 from palermo.core.text import count
@@ -77,11 +76,8 @@ def retry(context: Context, /, id: str, yes: bool) -> None:
 @click.pass_obj
 def signal(context: Context, /, id: str, name: str, value: str) -> None:
     """Send the signal NAME to the workflow ID, with an optional VALUE in JSON."""
-    try:
-        decoded = json.loads(value)
-    except ValueError:
-        raise misuse(f"{value!r} is not JSON; quote text, such as '\"yes\"'") from None
-    note(f"sent {name}. {context.inspector().workflows.signal(id, name, decoded)}".rstrip())
+    sent = context.inspector().workflows.signal(id, name, parsed_json(value, "VALUE"))
+    note(f"sent {name}. {sent}".rstrip())
 
 
 def _tree(workflow: Row) -> Iterator[tuple[str, Row]]:
