@@ -4,12 +4,7 @@ import re
 from datetime import UTC, datetime
 
 from tests.harness.rig import Rig
-from tests.helpers import PACKAGE, Stopwatch, eventually
-from tests.inspector.jobs import publish_many_failed
-from tests.scale import scaled
-
-#: So many that a command must not read them all to show the first.
-MANY = scaled(6_000, 50_000)
+from tests.helpers import PACKAGE, eventually
 
 
 def test_failed_jobs_are_shown_requeued_discarded_and_run_once_mended(rig: Rig) -> None:
@@ -100,20 +95,3 @@ def test_jobs_looked_at_while_workers_run_are_neither_lost_nor_doubled(rig: Rig)
     eventually(lambda: rig.pending("mail") == 0)
     assert sorted(map(int, rig.lines())) == list(range(1_000))
     eventually(lambda: list(rig.failed()) == failed)
-
-
-def test_of_many_failed_jobs_the_first_page_and_one_requeue_come_soon(rabbitmq_rig: Rig) -> None:
-    rig = rabbitmq_rig
-    publish_many_failed(rig.client, MANY)
-    middle = str(MANY // 2)
-
-    watch = Stopwatch()
-    page = rig.rows("failed", "list")
-    rig.palermo("failed", "requeue", middle)
-
-    # One second and ten on a machine of its own, with 50,000.
-    assert watch.seconds() < 40
-    assert [row["id"] for row in page] == [str(number) for number in range(100)]
-    assert [row["id"] for row in rig.inspector.jobs.list("mail")] == [middle]
-    left = [row["id"] for row in rig.inspector.failed.list(limit=MANY)]
-    assert left == [str(number) for number in range(MANY) if number != MANY // 2]
