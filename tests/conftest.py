@@ -52,7 +52,6 @@ hypothesis.settings.load_profile("shared")
 #: What has to be installed before any test that asks for one of these fixtures.
 _NEEDED: dict[str, Callable[[], object]] = {
     "rabbitmq_url": lambda: rabbitmq_found.given_url() or rabbitmq_found.find(),
-    "start_node": rabbitmq_found.find,
     "module_node": rabbitmq_found.find,
     "redis_url": redis_node.find_server,
     "chromium": chromium_found.find,
@@ -209,20 +208,6 @@ def any_rig(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> It
     module = getattr(request.module, "MODULE", "crew")
     with Rig(tmp_path, url_of_broker(request, tmp_path), exchange, module=module) as rig:
         yield rig
-
-
-@pytest.fixture
-def start_node() -> Iterator[Callable[..., Node]]:
-    """Makes private nodes, which a test may harm and which end with it; its arguments are rabbitmq_found.Launch's."""
-    launch = rabbitmq_found.find()
-    with contextlib.ExitStack() as nodes:
-        yield lambda **options: with_durable_streams(nodes.enter_context(launch(**options)))
-
-
-@pytest.fixture
-def private_node(start_node: Callable[..., Node]) -> Node:
-    """A running node of this test's own, to stop and kill."""
-    return start_node()
 
 
 @pytest.fixture(scope="module")

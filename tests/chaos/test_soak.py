@@ -10,5 +10,5 @@ from tests.rabbitmq_node import Node
 
 
 @pytest.mark.timeout(600)
-def test_every_job_is_accounted_for_after_a_short_soak(private_node: Node, tmp_path: Path) -> None:
-    assert soak(tmp_path, private_node, seconds=8.0, seed="suite", parts=ALL, say=print) == []
+def test_every_job_is_accounted_for_after_a_short_soak(module_node: Node, tmp_path: Path) -> None:
+    assert soak(tmp_path, module_node, seconds=8.0, seed="suite", parts=ALL, say=print) == []
