@@ -3,7 +3,6 @@
 import gzip
 from pathlib import Path
 
-import pytest
 import zstandard
 
 from tests.harness.rig import Rig
@@ -52,15 +51,12 @@ def test_large_bodies_and_bombs_fail_and_the_job_behind_them_runs(rig: Rig) -> N
     assert all(len(str(row["preview"])) < 1_000 for row in rig.failed().values())
 
 
-@pytest.mark.parametrize("encoding", ["", "zstd"])
-def test_commands_and_pages_show_a_body_of_100_mb_within_bounds(rig: Rig, encoding: str) -> None:
+def test_commands_and_pages_show_a_body_of_100_mb_within_bounds(rig: Rig) -> None:
     body = b'["' + b"x" * HUGE + b'"]'
-    if encoding:
-        body = zstandard.compress(body)
 
     def put(id: str) -> None:
-        read = {"content_encoding": encoding or None, "content_type": "application/json"}
-        rig.put("jobs", body, headers={"job-class": "nobody.knows"}, message_id=id, delivery_mode=2, **read)
+        read = {"content_type": "application/json", "message_id": id, "delivery_mode": 2}
+        rig.put("jobs", body, headers={"job-class": "nobody.knows"}, **read)
 
     rig.enqueue("note", "first")
     put("failed")
