@@ -8,7 +8,6 @@ from collections.abc import Awaitable
 from typing import Any
 from urllib.parse import urlsplit
 
-import pika
 import pytest
 from msgspec.structs import replace
 
@@ -25,7 +24,7 @@ from tests.contract.tools import PATIENT, message
 from tests.contract.workers import consume, take_and_ack
 from tests.helpers import Stopwatch, eventually
 from tests.rabbitmq.conftest import Open, becomes
-from tests.rabbitmq_node import free_port, version_of
+from tests.rabbitmq_node import free_port
 from tests.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.slow
@@ -60,13 +59,6 @@ async def test_only_a_worker_has_two_connections(far: RabbitmqBroker, proxy: Tcp
 
 
 # -- declarations of others
-
-
-def test_the_nodes_of_all_tests_allow_nothing_that_is_deprecated(rabbitmq_url: str) -> None:
-    if version_of(rabbitmq_url) < (4,):
-        pytest.skip("RabbitMQ before 4.0 cannot be told so")
-    with pytest.raises(pika.exceptions.AMQPError, match="deprecated"):
-        pika.BlockingConnection(pika.URLParameters(rabbitmq_url)).channel().queue_declare("transient", durable=False)
 
 
 async def test_the_mark_of_a_migration_is_not_listed_as_a_paused_queue(broker: RabbitmqBroker) -> None:
