@@ -57,21 +57,6 @@ def test_each_runs_at_its_own_time_and_without_one_at_once(rig: Rig) -> None:
     assert {id: kind for id, (kind, _) in rig.errors().items()} == {"id-nonsense": "palermo.errors.HeaderInvalid"}
 
 
-def test_a_worker_that_dies_with_held_jobs_loses_none_and_runs_none_early(rig: Rig) -> None:
-    first = rig.worker()
-    # It leads before the jobs are there, and dies before the first of them is due.
-    eventually(lambda: any(row["clock"] for row in rig.inspector.workers.list()))
-    begun = time.time()
-    due = [rig.client.enqueue("crew.stamp", (str(rig.notes_path), f"{n}"), {}, delay=3 + n / 10).id for n in range(20)]
-    first.end()
-
-    rig.worker()
-
-    ran = eventually(lambda: found if len(found := stamps(rig)) == len(due) else {})
-    assert min(at - begun - 3 - int(text) / 10 for text, at in ran.items()) >= 0
-    assert len(rig.lines()) == len(due)
-
-
 def test_without_a_scheduler_nothing_comes_due_until_one_is_there(rig: Rig) -> None:
     rig.worker("--no-scheduler")
     rig.enqueue("stamp", str(rig.notes_path), "now")
