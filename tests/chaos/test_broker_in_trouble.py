@@ -35,10 +35,10 @@ class Trouble(NamedTuple):
 
 
 @contextmanager
-def _rabbitmq(request: pytest.FixtureRequest, resource: str) -> Iterator[tuple[str, Callable[[], object]]]:
+def _rabbitmq(request: pytest.FixtureRequest) -> Iterator[tuple[str, Callable[[], object]]]:
     node: Node = request.getfixturevalue("module_node")
-    yield url_of(node), lambda: raise_alarm(node, resource)
-    clear_alarm(node, resource)
+    yield url_of(node), lambda: raise_alarm(node, "disk")
+    clear_alarm(node, "disk")
 
 
 @contextmanager
@@ -80,8 +80,7 @@ def _full_disk() -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 TROUBLES = {
-    "memory": Trouble(lambda request: _rabbitmq(request, "memory"), "memory alarm"),
-    "disk": Trouble(lambda request: _rabbitmq(request, "disk"), "disk alarm"),
+    "disk": Trouble(_rabbitmq, "disk alarm"),
     "redis-full": Trouble(lambda _: _redis("CONFIG", "SET", "maxmemory", "1"), "its memory is full"),
     "redis-snapshot": Trouble(lambda _: _redis_without_snapshots(), "cannot write its snapshot"),
     "redis-replica": Trouble(lambda _: _redis("REPLICAOF", "127.0.0.1", "1"), "is a replica"),
