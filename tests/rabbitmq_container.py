@@ -16,6 +16,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from testcontainers.core.container import DockerContainer
 
+from tests.debian import NotInstalled
 from tests.rabbitmq_node import ADVANCED_CONFIG, CONFIG, START_WITHIN, WANTED, NodeFailed, answers, free_port, url_of
 
 #: With the version, so that a test run today and one next year meet the same broker.
@@ -46,7 +47,7 @@ def image() -> str:
 
 
 def pull() -> None:
-    """Fetch the image if it is not there yet. Raises NodeFailed."""
+    """Fetch the image if it is not there yet. Raises NotInstalled."""
     try:
         with contextlib.closing(docker.from_env(timeout=600)) as client:
             try:
@@ -54,7 +55,7 @@ def pull() -> None:
             except docker.errors.ImageNotFound:
                 client.images.pull(image())
     except (docker.errors.DockerException, requests.RequestException) as error:
-        raise NodeFailed(f"the image {image()} cannot be fetched: {error}") from error
+        raise NotInstalled(f"the image {image()} cannot be fetched: {error}") from error
 
 
 class ContainerNode:

@@ -15,14 +15,13 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Protocol
 
-from tests.debian import NotInstalled, can_install, install
-from tests.rabbitmq_node import WANTED, LocalNode, Node, NodeFailed, find_server
+from tests.debian import NotInstalled, can_install, first_of, install
+from tests.rabbitmq_node import WANTED, LocalNode, Node, find_server
 
 _ADVICE = """no RabbitMQ for the tests. Do one of these and run them again:
   * start Docker;
   * install RabbitMQ 3.10 or later (Debian, Ubuntu: apt-get install rabbitmq-server; macOS: brew install rabbitmq);
-  * set PALERMO_TEST_URL=amqp://user:password@host:5672/vhost (not enough for tests that restart a broker).
-What was tried:"""
+  * set PALERMO_TEST_URL=amqp://user:password@host:5672/vhost (not enough for tests that restart a broker)."""
 
 
 class Launch(Protocol):
@@ -48,18 +47,12 @@ def find() -> Launch:
 
     Raises NotInstalled.
     """
-    tried: list[str] = []
     wanted = os.environ.get(WANTED, "")
     if not wanted:
         ways: tuple[Callable[[], Launch], ...] = (_docker, _installed, _from_packages)
     else:
         ways = (_installed,) if wanted.startswith("/") else (_docker,) if ":" in wanted else (_docker, _installed)
-    for way in ways:
-        try:
-            return way()
-        except (NotInstalled, NodeFailed) as error:
-            tried.append(f"  * {error}")
-    raise NotInstalled("\n".join([_ADVICE, *tried]))
+    return first_of(_ADVICE, *ways)
 
 
 def _docker() -> Launch:
