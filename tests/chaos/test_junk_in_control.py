@@ -1,11 +1,14 @@
-"""Junk sent where workers listen to each other: nothing dies, nothing loops, and orders are still obeyed."""
+"""Junk in all queues and streams that workers have among themselves: nothing dies or loops, and orders are obeyed."""
 
 import json
 from itertools import cycle
+from typing import Any
 
 import pytest
 
 from palermo.core.topology import internal
+from palermo.inspector.doctor import broker_findings
+from tests.chaos.junk import RECORDS
 from tests.harness.rig import Rig
 from tests.helpers import eventually, has_traceback
 from tests.hostile import MESSAGES
@@ -77,6 +80,19 @@ FORGED = tuple(
 )
 
 
+#: What Palermo keeps for itself, whether or not any job has failed yet.
+KEPT = ("facts", "cancels", "starts", "journal", "unique", "later", "tenants", "recurring")
+
+#: The ways of a job, each of which needs another of these.
+WAYS: tuple[dict[str, Any], ...] = ({}, {"delay": 1}, {"tenant": "a"}, {"unique": "until_done"})
+
+
+def named(rig: Rig) -> set[str]:
+    """The streams and queues that the doctor names for their unreadable records."""
+    texts = [one.text for one in broker_findings(rig.client) if one.check == "records"]
+    return {word for text in texts for word in text.split() if ".~" in word}
+
+
 def test_no_worker_dies_of_junk_where_it_listens(rig: Rig, module_node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Properties that no client library would write, with bodies that are understood and bodies that are not."""
     # A pause is one for every worker when the call returns, however busy the machine is.
@@ -86,11 +102,13 @@ def test_no_worker_dies_of_junk_where_it_listens(rig: Rig, module_node: Node, mo
     rig.inspector.queues.pause("mail")
     rig.enqueue("note", "paused", queue="mail")
     rig.palermo("cancel", rig.enqueue("note", "cancelled", queue="mail"))
-    rig.client.enqueue("shop.note", ("later",), delay=1)
-    rig.client.enqueue("shop.note", ("tenant",), tenant="a")
-    rig.client.enqueue("shop.note", ("unique",), unique="until_done")
-    rig.await_lines(3)
-    needed = {f"{rig.exchange}.~{name}" for name in ("facts", "cancels", "journal", "leader")}
+    rig.inspector.recurring.put("daily", "shop.note", every=86_400)
+    rig.enqueue("hold", "held")
+    for way in WAYS:
+        rig.client.enqueue("shop.note", ("first",), **way)
+    rig.await_lines(5)
+    kept = {internal(rig.exchange, name) for name in KEPT}
+    needed = {*kept, internal(rig.exchange, "leader")}
     # The journal is made with its first batch.
     read = eventually(lambda: found if needed <= {*(found := own_queues(module_node, rig.exchange))} else [])
     asked = [name for name in read if ".~worker." in name or ".~leader" in name]
@@ -101,7 +119,7 @@ def test_no_worker_dies_of_junk_where_it_listens(rig: Rig, module_node: Node, mo
             for name in asked:
                 client.publish("", name, raw, body)
         rig.enqueue("note", "between")
-        rig.await_lines(4)
+        rig.await_lines(6)
         assert rig.errors() == {}
         for raw in (*MESSAGES.values(), *FORGED):
             for body in (b'{"ask": "report", "version": 1}', b"x"):
@@ -114,23 +132,30 @@ def test_no_worker_dies_of_junk_where_it_listens(rig: Rig, module_node: Node, mo
                         assert version_of(rig.url) >= (4, 3)
                         client.close()
                         client.connect()
+        for body in RECORDS:
+            for name in read:
+                client.publish("", name, PLAIN[0], body)
 
     rig.palermo("resume", "mail")
     for number in range(3):
         rig.enqueue("note", f"{number}", queue=("jobs", "mail", "jobs")[number])
     rig.client.enqueue("shop.note", ("later again",), delay=1)
     rig.client.enqueue("shop.note", ("unique again",), unique="until_done")
-    rig.await_lines(10)
+    rig.await_lines(12)
     for command in ("queues", "workers", "history", "audit", "stats"):
         rig.palermo(command)
-    # One that comes later reads the streams from their beginning.
-    workers.append(rig.worker("-q", "late"))
-    rig.ready(*workers)
-    rig.enqueue("note", "late", queue="late")
-    rig.await_lines(11)
+    eventually(lambda: named(rig) >= kept)
     for worker in workers:
         assert worker.alive
+        worker.kill9()
+    # One that comes later reads all from its beginning, leads, and gets the job that a dead one ran.
+    workers.append(rig.worker("-q", "jobs,late", "-c", "2"))
+    for way in WAYS:
+        rig.client.enqueue("shop.note", ("late",), queue="late", **way)
+    rig.await_lines(17)
+    assert workers[-1].alive
+    for worker in workers:
         assert not has_traceback(worker.log)
         assert worker.log.count("INFO connected") == 1, worker.log
-    told = ("later", "tenant", "unique", "between", "paused", "0", "1", "2", "later again", "unique again", "late")
-    assert sorted(rig.lines()) == sorted(told)
+    told = ("between", "paused", "0", "1", "2", "later again", "unique again", *["first", "late"] * 4)
+    assert sorted(rig.lines()) == sorted((*told, *["held begins"] * 2))

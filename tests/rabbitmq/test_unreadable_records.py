@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import pika
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,20 +29,14 @@ from palermo.brokers.rabbitmq.leadership.operations import (
 )
 from palermo.brokers.rabbitmq.publishing.ledger_records import Batch, LedgerState, NewerFormat
 from palermo.brokers.rabbitmq.unique.run_ends import RunEnd
-from palermo.contract.events import Subscription
 from palermo.contract.recurring import RecurringJob
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
-from palermo.contract.unique_jobs import UniqueJob
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.due_times import Bucket
 from palermo.core.journal_records import decode
 from palermo.core.message import Message
 from palermo.core.unique_keys import Key
 from palermo.errors import NotFound, PalermoError, PublishRefused
-from palermo.inspector.doctor import broker_findings
-from tests.chaos.junk import RECORDS
-from tests.harness.rig import Rig
-from tests.helpers import eventually, has_traceback
 
 #: Any JSON value, and those that break readers most: numbers that no date shows, names that no queue has, lone
 #: surrogates.
@@ -277,68 +270,6 @@ def test_no_bytes_in_an_internal_stream_end_its_reader(records: list[tuple[str, 
     assert all(0 <= record["at"] < 2**33 for batch in readers.batches for record in batch.records)
     assert all(isinstance(job, Message) for job in readers.content.unstored_jobs().values())
     assert all(isinstance(key, Key) for key in readers.content.states().values())
-
-
-@pytest.mark.slow
-def test_workers_start_and_run_jobs_though_every_internal_queue_has_junk(
-    rabbitmq_url: str, exchange: str, tmp_path: Any
-) -> None:
-    with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
-        first = rig.worker("-c", "2")
-        rig.ready(first)
-        rig.inspector.queues.pause("mail")
-        rig.inspector.jobs.cancel("nobody")
-        unique = UniqueJob(name="shop.unique", options={"unique": "until_done"})
-        group = Subscription(group="g", queue=f"{exchange}_g", topics=("a",))
-        rig.client.run(lambda broker: broker.keys.announce(["shop.unique"], [unique]))
-        rig.client.run(lambda broker: broker.events.subscribe(group))
-        rig.enqueue("hold", "held")
-        rig.await_lines(1)
-        rig.inspector.recurring.put("daily", "shop.note", every=86_400)
-        for more in ({}, {"delay": 1}, {"tenant": "a"}, {"unique": "until_done"}):
-            rig.client.enqueue("shop.note", ("first",), **more)
-        rig.await_lines(5)
-        sources = [name for name in _INTERNAL if _publish(rabbitmq_url, f"{exchange}.~{name}", RECORDS)]
-        assert {*sources} >= {*_INTERNAL} - {"failed-log"}
-        rig.client.enqueue("shop.note", ("under way",), unique="until_done")
-        rig.await_lines(6)
-        named = eventually(lambda: found if len(found := _named(rig)) >= len(sources) - 1 else set())
-        assert named >= {f"{exchange}.~{name}" for name in sources if name not in ("failed-log", "leader")}
-        first.kill9()
-
-        late = rig.worker("-c", "2")  # which may have the held job at once, and never idle
-        for more in ({}, {"delay": 1}, {"tenant": "a"}, {"unique": "until_done"}):
-            rig.client.enqueue("shop.note", ("late",), **more)
-        rig.await_lines(11)
-        for log in (first.log, late.log):
-            assert not has_traceback(log)
-            assert log.count("INFO connected") == 1, log
-
-
-def _named(rig: Rig) -> set[str]:
-    """The streams and queues that the doctor names for their unreadable records."""
-    texts = [one.text for one in broker_findings(rig.client) if one.check == "records"]
-    return {word for text in texts for word in text.split() if ".~" in word}
-
-
-#: What Palermo keeps for itself, and another program may publish to.
-_INTERNAL = (
-    *("facts", "cancels", "starts", "journal", "failed-log"),
-    *("unique", "later", "tenants", "recurring", "leader"),
-)
-
-
-def _publish(url: str, queue: str, bodies: tuple[bytes, ...]) -> bool:
-    """Publish these; returns whether the queue or stream exists."""
-    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        try:
-            for body in bodies:
-                channel.basic_publish("", queue, body, mandatory=True)
-        except pika.exceptions.UnroutableError:
-            return False
-    return True
 
 
 # -- requests to a leader, and its replies
