@@ -22,6 +22,7 @@ from tests.harness.rig import Rig
 from tests.helpers import Stopwatch, eventually
 from tests.rabbitmq_cluster import Cluster, cluster
 from tests.rabbitmq_node import LocalNode, find_server
+from tests.scale import chosen
 
 #: Seconds after the death of a node within which a job enqueued after it has run.
 GOES_ON_WITHIN = 10.0
@@ -154,7 +155,7 @@ def all_is_well(rig: Rig, publishing: Publishing, workers: list[WorkerProcess]) 
     eventually(lambda: calm(lambda: len(rig.workers())) == len(workers))
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped"])
+@pytest.mark.parametrize("how", chosen(["killed"], "stopped"))
 def test_any_node_may_go_in_mid_load(three_nodes: Cluster, rig: Rig, how: str) -> None:
     workers = start_workers(three_nodes, rig)
     leader = three_nodes.leader(amqp_queue(rig.exchange, "mail"))
