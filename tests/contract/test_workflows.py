@@ -22,11 +22,6 @@ from palermo.jobs import registry
 from palermo.testing import Palermo
 from tests.contract import workflow_jobs as jobs
 
-BROKERS = ("sqlite", "memory", "redis", "rabbitmq")
-
-#: Those that change jobs and workflows in one step.
-ONE_STEP = BROKERS[:3]
-
 _JOBS = [registry.get(name) for name in registry.names() if name.startswith(jobs.__name__) or name == "fulfilment"]
 for _job in _JOBS:
     registry.unregister(_job.name)
@@ -44,12 +39,10 @@ def declared() -> Iterator[None]:
         registry.unregister(definition.name)
 
 
-@pytest.fixture(params=BROKERS)
+@pytest.fixture(params=["sqlite", "redis", "rabbitmq"])
 def site(request: pytest.FixtureRequest) -> Iterator[Palermo]:
     settings: dict[str, Any] = {}
-    if request.param == "memory":
-        settings = {"url": "sqlite:///:memory:"}
-    if request.param in ("redis", "rabbitmq"):
+    if request.param != "sqlite":
         settings = {
             "url": request.getfixturevalue(f"{request.param}_url"),
             "exchange": request.getfixturevalue("exchange"),
@@ -553,7 +546,7 @@ def test_a_step_takes_outputs_of_at_most_10_mib(site: Palermo, maps: list[int], 
 
 
 # On RabbitMQ, jobs of tenants wait for a leader, and no worker leads here.
-@pytest.mark.parametrize("site", ONE_STEP, indirect=True)
+@pytest.mark.parametrize("site", ["sqlite", "redis"], indirect=True)
 def test_steps_belong_to_the_tenant_of_their_workflow(site: Palermo) -> None:
     jobs.inheriting.enqueue()
     site.work()
