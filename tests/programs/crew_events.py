@@ -23,9 +23,3 @@ def notify(payload: Any) -> None:
 class Audit:
     def process(self, payload: Any) -> None:
         note("audit", payload)
-
-
-@palermo.subscribe("tracker.broken", "tracker.hurt", group="flaky", retries=1, backoff=0)
-def fails(payload: Any) -> None:
-    note("flaky", payload)
-    raise ValueError(f"cannot do {payload}")
