@@ -1,26 +1,20 @@
 """One story of an operator on each broker; the contract holds the brokers to the same answers in detail."""
 
-import asyncio
 import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from palermo.client.client import Client
-from palermo.contract.broker import Broker
-from palermo.core.lifecycle import Ack
 from palermo.errors import NotFound, PalermoError
 from palermo.inspector.doctor import examine
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import TakenJob
 from palermo.settings.settings import Settings
-from palermo.views.filter import JobFilter
 from tests.brokers import BROKERS, url_of_broker
-from tests.contract.workers import consume, take
 from tests.helpers import eventually
 from tests.inspector.jobs import message, publish, publish_many_failed
 from tests.scale import scaled
@@ -85,37 +79,6 @@ def test_two_operators_and_the_journal_report_each_job_once(
     recorded = {row["action"]: (row["outcome"], row["ids"]) for row in records}
     assert recorded["discard"] == ("done", took)
     assert recorded["move"] == (("done", other_took) if moved else ("failed", chosen[1:3]))
-
-
-def test_a_job_that_a_worker_has_taken_is_not_reported_as_moved(
-    client: Client, inspector: Inspector, settings: Settings
-) -> None:
-    publish(client, *map(message, "012"))
-    begun, worked = list[bool](), list[str]()
-    with Client(settings) as worker:
-
-        def work() -> bool:
-            if not begun:
-                begun.append(True)
-                worked.extend(worker.run(take_waiting))
-            return False
-
-        moved = inspector.jobs.move("mail", JobFilter(), "b", stop=work)
-
-    assert sorted([job.id for job in moved] + worked) == ["0", "1", "2"]
-
-
-async def take_waiting(broker: Broker) -> list[str]:
-    """Run the waiting jobs that a worker gets."""
-    consumer, taken = await consume(broker, "mail"), list[str]()
-    with suppress(TimeoutError):
-        while len(taken) < 3:
-            async with asyncio.timeout(1.0):
-                delivery = await take(consumer)
-            await consumer.settle(delivery, Ack())
-            taken.append(delivery.message.id)
-    await consumer.close()
-    return taken
 
 
 # -- killed half way
