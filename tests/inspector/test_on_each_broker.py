@@ -95,25 +95,6 @@ def environment(settings: Settings) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_requeue_that_is_killed_half_way_and_run_again_loses_nothing(
-    client: Client, inspector: Inspector, environment: dict[str, str], tmp_path: Path
-) -> None:
-    publish_many_failed(client, COUNT)
-    requeue = subprocess.Popen(REQUEUE, env=environment, cwd=tmp_path)
-    eventually(lambda: waiting(inspector) > 0, every=0.005)
-    requeue.kill()
-    requeue.wait()
-    # What the dead one held is back once the broker has noticed.
-    eventually(lambda: inspector.queues.size("failed") + waiting(inspector) >= COUNT)
-    again = subprocess.run(REQUEUE, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
-
-    assert again.stdout.startswith("requeued ")
-    assert inspector.queues.size("failed") == 0
-    listing = inspector.jobs.list("mail", limit=2 * COUNT)
-    assert {row["id"] for row in listing} == {str(n) for n in range(COUNT)}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("settings", ["sqlite"], indirect=True)
 def test_an_interrupted_requeue_says_how_many_it_moved(
     client: Client, inspector: Inspector, environment: dict[str, str], tmp_path: Path
