@@ -6,13 +6,6 @@ from crew import write
 import palermo
 
 
-@palermo.job(batch=10, batch_wait=2.0)
-def gather(items: list[tuple[str, int]]) -> None:
-    write(items[0][0], json.dumps([number for _, number in items]))
-    if any(number == "bad" for _, number in items):
-        raise ValueError("a bad one")
-
-
 @palermo.job(batch=10, batch_wait=0.5, retries=1, backoff=0)
 def store(batch):
     """Write down what it was called with; one row is bad."""

@@ -160,19 +160,3 @@ def test_options_that_no_batch_can_have_are_refused(options: dict[str, Any], sai
         palermo.job(name="x", **options)(lambda items: None)
     with pytest.raises(OptionInvalid, match="exactly one parameter"):
         define(lambda a, b: None, name="x", batch=5)
-
-
-@pytest.mark.slow
-def test_a_worker_runs_batches(any_rig: Rig) -> None:
-    rig = any_rig
-    for number in range(25):
-        rig.enqueue("gather", [str(rig.notes_path), number], tenant="ab"[number % 2])
-    rig.enqueue("gather", [str(rig.notes_path), "bad"])
-    rig.burst()
-
-    batches = [json.loads(line) for line in rig.lines()]
-
-    assert sorted(one for each in batches for one in each if one != "bad") == list(range(25))
-    assert max(len(each) for each in batches) == 10
-    assert "crew_batches.gather" in {row["job"] for row in rig.inspector.failed.list(limit=100)}
-    eventually(lambda: rig.pending() == 0)
