@@ -19,19 +19,6 @@ def dropped(log: str) -> dict[str, str]:
     return dict(found)
 
 
-def test_a_running_job_is_cancelled_and_its_worker_named(any_rig: Rig) -> None:
-    rig = any_rig
-    worker, id = rig.holding()
-
-    row = rig.cancel(id, by="anna@desk")
-
-    ended = {"state": "cancelled", "job": "crew.hold", "queue": "jobs"}
-    assert row == {"id": id, "worker": rig.only_worker()["id"], **ended}
-    assert dropped(worker.log) == {id: "yes"}
-    rig.enqueue("note", str(rig.notes_path), "next")
-    eventually(lambda: rig.lines() == ["held begins", "next"])
-
-
 def test_a_cancelled_workflow_has_not_just_finished(rig: Rig) -> None:
     rig.idle()
     id = rig.enqueue("waits_for_nobody")
