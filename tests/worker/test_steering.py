@@ -1,13 +1,10 @@
 """Pausing queues and cancelling jobs under real workers."""
 
-import os
 import re
-import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.harness.processes import exists
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 
@@ -51,21 +48,3 @@ def test_a_cancel_that_races_with_the_start_drops_or_ends_the_job(any_rig: Rig) 
     assert len(rig.lines()) == len(ran())
     assert ran().isdisjoint(id for id, began in dropped(worker.log).items() if began == "no")
     assert rig.errors() == {}
-
-
-@pytest.mark.slow
-def test_marks_survive_a_worker_that_is_killed_in_the_middle(any_rig: Rig) -> None:
-    rig = any_rig
-    calls = [("crew.note", (str(rig.notes_path), str(number)), {}) for number in range(400)]
-    ids = [job.id for job in rig.client.enqueue_many(calls)]
-    rig.inspector.jobs.cancel(ids[1::2])
-    worker = rig.worker("-c", "2")
-    eventually(lambda: len(rig.lines()) > 30)
-
-    os.kill(worker.pid, signal.SIGKILL)
-    eventually(lambda: not exists(worker.pid))
-    # Not a burst: on Redis it may end before the dead worker's lease does, and with it the wait of the job it ran.
-    rig.worker("-c", "2")
-
-    eventually(lambda: {int(note) for note in rig.lines()} == set(range(0, 400, 2)))
-    assert len(rig.lines()) <= 202
