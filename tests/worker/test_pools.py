@@ -11,18 +11,6 @@ MODULE = "crew_pools"
 POOLS = pytest.mark.parametrize(("pool", "a"), [("thread", ""), ("async", "a")])
 
 
-@pytest.mark.parametrize(("pool", "a"), [("thread", ""), ("async", "a"), ("async", "")])
-def test_all_jobs_run_in_one_process_that_the_parent_is_not(rig: Rig, pool: str, a: str) -> None:
-    for _ in range(20):
-        rig.enqueue(f"{a}tells_pid", str(rig.notes_path))
-
-    worker = rig.worker("--pool", pool, "-c", "4")
-
-    eventually(lambda: len(rig.lines()) == 20)
-    assert len(set(rig.lines())) == 1
-    assert int(rig.lines()[0]) == worker.grown(2)[1]
-
-
 def test_five_hundred_coroutines_run_at_once(rig: Rig) -> None:
     for _ in range(500):
         rig.enqueue("meets", str(rig.notes_path), 500)
