@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import contextvars
 import ctypes
 import os
 import sys
@@ -15,8 +14,6 @@ import palermo
 from palermo.errors import JobCancelled, JobTerminated, JobTimeout
 
 TOLD = (JobTimeout, JobTerminated, JobCancelled)
-
-seen = contextvars.ContextVar("seen", default="nothing")
 
 
 async def opened(gate):
@@ -139,20 +136,6 @@ def tells_pid(path):
 @palermo.job
 async def atells_pid(path):
     write(path, str(os.getpid()))
-
-
-@palermo.job
-def remembers(path, text):
-    write(path, f"{seen.get()} {palermo.current_job().id}")
-    seen.set(text)
-
-
-@palermo.job
-async def aremembers(path, text):
-    write(path, f"{seen.get()} {palermo.current_job().id}")
-    seen.set(text)
-    await asyncio.sleep(0.01)
-    assert seen.get() == text
 
 
 @palermo.job

@@ -7,9 +7,6 @@ from tests.helpers import eventually
 
 MODULE = "crew_pools"
 
-#: Pools, each with what its jobs' names begin with: "a" for coroutines.
-POOLS = pytest.mark.parametrize(("pool", "a"), [("thread", ""), ("async", "a")])
-
 
 def test_five_hundred_coroutines_run_at_once(rig: Rig) -> None:
     for _ in range(500):
@@ -21,19 +18,6 @@ def test_five_hundred_coroutines_run_at_once(rig: Rig) -> None:
     assert len(worker.grown(2)) == 2
     eventually(lambda: rig.pending() == 0)
     assert rig.errors() == {}
-
-
-@pytest.mark.slow
-@POOLS
-def test_every_job_has_its_own_context_and_its_lines_name_it(rig: Rig, pool: str, a: str) -> None:
-    ids = [rig.enqueue(f"{a}remembers", str(rig.notes_path), str(number)) for number in range(20)]
-    logging = rig.enqueue("crew.logs", "of its own")
-
-    log = rig.burst("--pool", pool, "-c", "4", modules=(MODULE, "crew"))
-
-    assert sorted(rig.lines()) == sorted(f"nothing {id}" for id in ids)
-    assert f"of its own id={logging} job=crew.logs" in log
-    assert f"as libraries do id={logging} job=crew.logs" in log
 
 
 #: What jobs raise and do to the loop by pool, and the class of their errors: "" for none.
