@@ -40,25 +40,6 @@ def test_a_job_whose_process_dies_is_in_failed_with_the_reason(rig: Rig) -> None
     assert rig.lines() == [" ".join(map(str, call)) for call, _ in DEADLY]
 
 
-@EACH
-def test_hooks_run_as_in_other_processes_and_hear_of_crashes(rig: Rig, pool: str) -> None:
-    rig.enqueue("note", str(rig.notes_path), "x")
-    rig.enqueue("waits_in_vain")
-    rig.enqueue("exits", 3)
-
-    rig.burst("--pool", pool, modules=("crew", "crew_hooks"))
-
-    told = [line[0] for line in rig.trace()]
-    assert told.count("before_fork") == told.count("after_fork")
-    assert (told.count("before_process"), told.count("after_process")) == (3, 1)
-    failures = [line for line in rig.trace() if line[0] == "on_failure"]
-    assert [line[2] for line in failures] == ["LookupError", "JobCrashed"]
-    trackers = [line[2] for line in rig.trace() if line[0] == "tracker"]
-    assert trackers == ["LookupError", "palermo.errors.JobCrashed"]
-    begun = [line[1] for line in rig.trace() if line[0] == "before_process"]
-    assert begun[-1] != failures[-1][1]
-
-
 def test_a_hook_that_crashes_when_told_of_a_crash_is_not_told_again(rig: Rig) -> None:
     id = rig.enqueue("exits", 3)
     rig.enqueue("note", str(rig.notes_path), "after")
