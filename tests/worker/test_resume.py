@@ -41,19 +41,6 @@ def test_a_stopping_worker_ends_the_run_and_nothing_runs_twice(any_rig: Rig, poo
     assert rig.drained()
 
 
-@pytest.mark.slow
-def test_a_requeued_job_goes_on_at_the_item_that_failed(any_rig: Rig) -> None:
-    rig = any_rig
-    id = rig.enqueue("import_rows", str(rig.notes_path), 50, 0, 30)
-    rig.burst()
-    assert rig.lines() == ALL[:29]
-
-    rig.inspector.failed.requeue(id)
-    rig.burst()
-
-    assert rig.lines() == ALL[:50]
-
-
 def worker_killed(rig: Rig, worker: WorkerProcess, id: str) -> None:
     worker.kill9()
     rig.worker()
