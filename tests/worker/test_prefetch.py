@@ -18,17 +18,6 @@ def numbers(count: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["process", "async"])
-def test_short_jobs_keep_their_order_and_each_runs_once(any_rig: Rig, pool: str) -> None:
-    for number in numbers(400):
-        any_rig.enqueue("note", str(any_rig.notes_path), number)
-
-    any_rig.burst("--pool", pool, "--prefetch", "16", "-q", "jobs")
-
-    assert any_rig.lines() == numbers(400)
-
-
-@pytest.mark.slow
 def test_jobs_that_a_killed_worker_held_run_elsewhere_once(any_rig: Rig) -> None:
     for number in numbers(600):
         any_rig.enqueue("note", str(any_rig.notes_path), number)
