@@ -68,17 +68,6 @@ def test_markup_in_any_field_is_text_on_every_page(marked: Web, path: str) -> No
     assert "<img" not in page.text
 
 
-def test_jobs_whose_ids_are_markup_can_be_acted_on(marked: Web) -> None:
-    acts = (("failures", "discard", f"1{_XSS}"), ("scheduled", "cancel", f"5{_XSS}"))
-    for page, act, id in acts:
-        assert marked.form(f"/{page}", f"/{page}/act", act=act, id=id, number="1").status_code == 200
-    marked.form("/recurring", f"/recurring/{quote(_XSS, safe='')}/remove")
-
-    assert [row["id"] for row in marked.inspector.failed.list()] == ["bad"]
-    assert [row["id"] for row in marked.inspector.scheduled.list()] == ["6"]
-    assert marked.inspector.recurring.list() == []
-
-
 def test_no_path_leads_out_of_the_packaged_files(web: Web) -> None:
     """Asked as no HTTP client would."""
     host, _, port = web.url.removeprefix("http://").partition(":")
