@@ -1,10 +1,6 @@
 """Palermo in a Django process: transactions, arguments, settings, pages, the example's outbox, Django's tasks."""
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime, timedelta
@@ -227,28 +223,6 @@ def test_a_job_is_stored_with_the_data_and_enqueued_after_the_commit(shop: Any, 
     assert waiting() == ["ship(order_id=2)", "ship(1)"]
     assert [job.status() for job in (first, palermo.job_by_id("mine"))] == ["pending", "pending"]
     assert (shop.outbox.sweep(min_age=0), shop.outbox.waiting()) == (0, (0, 0.0))
-
-
-def test_a_job_of_a_program_that_is_killed_after_the_commit_arrives_once(shop: Any, waiting: Waiting) -> None:
-    program = (
-        "import os, signal; from django.db import transaction; from orders.jobs import outbox, ship\n"
-        "with transaction.atomic():\n"
-        "    transaction.on_commit(lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
-        "    outbox.enqueue(ship.options(id='order-1'), 1)\n"
-    )
-    killed = subprocess.run(
-        [sys.executable, str(django_site.PROJECT / "manage.py"), "shell", "-c", program],
-        env=os.environ | {"SHOP_DATA": str(shop.settings.DATA_DIR), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert (killed.returncode, waiting()) == (-signal.SIGKILL, []), killed.stdout + killed.stderr
-
-    assert (shop.outbox.sweep(min_age=0), shop.outbox.sweep(min_age=0)) == (1, 0)
-
-    assert waiting() == ["ship(1)"]
-    assert palermo.job_by_id("order-1").status() == "pending"
 
 
 def test_a_sweep_moves_each_row_once_and_passes_one_that_can_never_go(shop: Any, away: Away, waiting: Waiting) -> None:
