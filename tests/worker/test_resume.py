@@ -20,15 +20,9 @@ ALL = [str(row) for row in range(1, ROWS + 1)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("any_rig", "pool", "job"),
-    [
-        *((broker, "process", "import_rows") for broker in BROKERS),
-        *(("sqlite", "thread", "import_rows"), ("sqlite", "async", "import_rows_async")),
-    ],
-    indirect=["any_rig"],
+    ("pool", "job"), [("process", "import_rows"), ("thread", "import_rows"), ("async", "import_rows_async")]
 )
-def test_a_stopping_worker_ends_the_run_and_nothing_runs_twice(any_rig: Rig, pool: str, job: str) -> None:
-    rig = any_rig
+def test_a_stopping_worker_ends_the_run_and_nothing_runs_twice(rig: Rig, pool: str, job: str) -> None:
     rig.enqueue(job, str(rig.notes_path), ROWS, PAUSE)
     worker = rig.worker("--pool", pool, "--shutdown-timeout", "1h")
     rig.await_lines(20)
