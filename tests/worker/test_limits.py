@@ -41,20 +41,6 @@ def test_a_declared_timeout_holds_and_the_workers_for_all_others(rig: Rig) -> No
 
 
 @pytest.mark.slow
-def test_a_run_that_hangs_is_killed_when_its_claim_ends_and_runs_again(any_rig: Rig) -> None:
-    rig = any_rig
-    _enqueue(rig, "hangs_once")
-
-    log = rig.burst()
-
-    assert rig.errors() == {}
-    first, told, again = rig.lines()
-    assert first.startswith("hangs ")
-    assert (told, again) == ("on_failure RerunTimeout", "again False")
-    assert "it was still running after its rerun_after of 3 s" in log
-
-
-@pytest.mark.slow
 def test_a_worker_that_stands_still_loses_its_claim_and_its_run(any_rig: Rig) -> None:
     rig = any_rig
     # RabbitMQ takes back the jobs of a worker that misses its heartbeats, two seconds apart.
