@@ -109,6 +109,8 @@ def test_what_is_not_known_of_a_stopped_worker_is_shown_as_unknown() -> None:
     assert (of_nothing["pid"], of_nothing["started_at"]) == (None, None)
 
 
+#: Other brokers show an idle worker as they show a busy one.
+@pytest.mark.parametrize("any_rig", ["rabbitmq"], indirect=True)
 def test_a_later_program_counts_an_idle_worker_that_is_stopped(any_rig: Rig) -> None:
     rig = any_rig
     worker = rig.idle()
