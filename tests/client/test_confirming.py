@@ -115,7 +115,6 @@ def test_bodies_of_any_size_come_whole_and_in_order_over_all_batches(client: Cli
     assert values == large + [[number] for number in range(1_500)]
 
 
-@on_each
 def test_many_threads_lose_nothing_and_keep_their_order(client: Client) -> None:
     def enqueue(thread: int) -> None:
         for number in range(50):
@@ -135,7 +134,6 @@ def sending() -> Iterator[pytest.MonkeyPatch]:
         yield patched
 
 
-@on_each
 def test_an_interrupt_amid_sending_leaves_nothing_wrong_behind(client: Client, sending: pytest.MonkeyPatch) -> None:
     def interrupted(socket_lock: SocketLock, data: bytes) -> int:
         raise KeyboardInterrupt
@@ -152,7 +150,6 @@ def test_an_interrupt_amid_sending_leaves_nothing_wrong_behind(client: Client, s
     assert client._thread.alive
 
 
-@on_each
 def test_a_signal_handler_may_enqueue_while_its_thread_is_sending(client: Client, sending: pytest.MonkeyPatch) -> None:
     write = SocketLock.write
 
