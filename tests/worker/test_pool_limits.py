@@ -86,18 +86,6 @@ def test_a_neighbour_that_does_not_finish_in_time_is_given_back_and_named(rig: R
 
 
 @SLOW
-def test_a_job_that_stops_everything_is_killed_at_once_after_its_grace(rig: Rig) -> None:
-    stuck = enqueue(rig, "ahogs", timeout=1.0)
-    worker = start(rig, "async", "-c", "2", "--timeout-grace", "0.3")
-
-    eventually(lambda: rig.errors().keys() == {stuck})
-    enqueue(rig, "tells_pid")
-
-    eventually(lambda: rig.lines()[-1].isdecimal())
-    assert worker.alive
-
-
-@SLOW
 def test_a_child_is_replaced_when_it_is_old_and_what_runs_in_it_finishes(rig: Rig) -> None:
     worker, _ = rig.holding("--pool", "thread", "-c", "2", "--max-lifetime", "0.2", modules=(JOBS, "crew"))
     old = worker.grown(2)[1]
