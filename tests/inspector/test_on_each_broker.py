@@ -27,6 +27,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> S
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("settings", ["sqlite"], indirect=True)
 def test_a_worker_is_started_seen_paused_and_stopped(client: Client, inspector: Inspector) -> None:
     worker = inspector.workers.start(["palermo.demo.jobs"], queues="mail")
     try:
