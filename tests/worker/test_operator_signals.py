@@ -126,13 +126,12 @@ RESQUE = ("--resque-signals",)
     [
         ("TERM", "tidies", (), RESQUE, []),
         ("INT", "tidies", (), RESQUE, []),
-        ("INT", "tidies", (), GRACE, ["tidied after JobTerminated"]),
         ("TERM", "finishes", (), GRACE, ["finished anyway"]),
         ("TERM", "gives_up", ("key",), GRACE, []),
         ("TERM", "gives_up", ("exit",), GRACE, []),
         ("TERM", "tidies_slowly", ("gate",), (*GRACE, "--term-timeout", "0.3s"), None),
     ],
-    ids=["resque's TERM", "resque's INT", "tidies", "finishes", "raises", "exits", "tidies too long"],
+    ids=["resque's TERM", "resque's INT", "finishes", "raises", "exits", "tidies too long"],
 )
 def test_a_job_that_outlasts_the_timeout_is_given_back_whatever_it_does(
     rig: Rig, number: str, job: str, more: tuple[str, ...], arguments: tuple[str, ...], told: list[str] | None
