@@ -43,8 +43,8 @@ class Manager:
 
 
 @pytest.fixture
-def manager(tmp_path: Path) -> Iterator[Manager]:
-    manager = Manager(f"{tmp_path}/notify")
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]:
+    manager = Manager(getattr(request, "param", f"{tmp_path}/notify"))
     yield manager
     manager.close()
 
@@ -70,22 +70,14 @@ def test_a_worker_says_when_it_is_ready_what_it_does_and_that_it_stops(rig: Rig,
     assert manager.lines().index("READY=1") < manager.lines().index("STOPPING=1")
 
 
-@pytest.mark.slow
-def test_a_name_outside_of_the_file_system_without_a_watchdog(rig: Rig) -> None:
-    manager = Manager(f"@palermo-test-{secrets.token_hex(6)}")
-    rig.enqueue("nothing")
-
-    rig.burst(NOTIFY_SOCKET=manager.address)
-
-    assert "READY=1" in manager.lines()
-    assert "WATCHDOG=1" not in manager.lines()
-    manager.close()
-    assert "worker stopped" in rig.burst(NOTIFY_SOCKET=manager.address)  # where nobody listens
-
-
 INFO = WorkerInfo(id="pid:1@h", host="h", pid=1, queues=("jobs",), slots=2, state="idle", started_at=1.0)
 
 
+#: A name outside of the file system.
+ABSTRACT = f"@palermo-test-{secrets.token_hex(6)}"
+
+
+@pytest.mark.parametrize("manager", [ABSTRACT], ids=["abstract"], indirect=True)
 async def test_a_worker_that_stops_at_once_was_ready_before(manager: Manager) -> None:
     available, stopping = asyncio.Event(), asyncio.Event()
     notifier = Notifier(ServiceManager(address=manager.address, watchdog=0.0))
@@ -94,8 +86,12 @@ async def test_a_worker_that_stops_at_once_was_ready_before(manager: Manager) ->
         available.set()
         stopping.set()
         await until(lambda: "STOPPING=1" in manager.lines(), True)
+        lines = manager.lines()
+        manager.close()
+        assert notifier._send("STATUS=where nobody listens")
 
-    assert manager.lines().index("READY=1") < manager.lines().index("STOPPING=1")
+    assert lines.index("READY=1") < lines.index("STOPPING=1")
+    assert "WATCHDOG=1" not in lines
 
 
 async def test_the_watchdog_is_fed_only_while_the_session_is_open(manager: Manager) -> None:
