@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import secrets
 import shlex
 import signal
 import subprocess
@@ -22,7 +21,6 @@ from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from tests.harness.processes import exists
 from tests.helpers import eventually
-from tests.rabbitmq_tidy import delete_all
 from tests.webui.process import PALERMO
 
 pytestmark = pytest.mark.slow
@@ -78,13 +76,6 @@ def demo(running: Running) -> Demo:
     return run
 
 
-@pytest.fixture
-def exchange(rabbitmq_url: str) -> Iterator[str]:
-    name = f"palermo-demo-{secrets.token_hex(6)}"
-    yield name
-    delete_all(rabbitmq_url, name)
-
-
 def worker_pid(text: str) -> int:
     """The pid of the demo's worker, from what the demo printed or from the worker's log; 0 if it is not there."""
     found = re.search(r"worker (?:started id=| +)pid:(\d+)@", text)
@@ -127,11 +118,12 @@ def test_the_demo_tells_the_whole_story_and_leaves_nothing_behind(demo: Demo, sc
     assert "\x1b" not in done.stdout
 
 
-def test_on_rabbitmq_it_clears_its_queues(demo: Demo, scratch: Path, rabbitmq_url: str, exchange: str) -> None:
-    with Client(Settings(url=rabbitmq_url, exchange=exchange)) as client:
+def test_on_a_given_broker_it_clears_its_queues(demo: Demo, scratch: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'given.db'}"
+    with Client(Settings(url=url, exchange="palermo-demo")) as client:
         client.enqueue("left.behind", queue="demo")
 
-        done = demo("--files", "0", "--url", rabbitmq_url, "--exchange", exchange)
+        done = demo("--files", "0", "--url", url)
 
         check_story(done.stdout, files=0)
         assert list(scratch.iterdir()) == []
