@@ -113,12 +113,6 @@ async def waits(path):
 
 
 @palermo.job
-async def waits_in_vain():
-    await asyncio.sleep(0.001)
-    raise LookupError("nobody came")
-
-
-@palermo.job
 def measures(path, text):
     write(path, str(len(text)))
 

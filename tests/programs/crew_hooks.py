@@ -68,8 +68,3 @@ def on_exhausted(definition, error, *args, **kwargs):
 @palermo.job(retries=1, backoff=0)
 def raises_twice():
     raise ValueError("twice")
-
-
-@palermo.failure_backend
-def tracker(report):
-    trace("tracker", report.failure.exception_class, report.preview)
