@@ -270,6 +270,7 @@ def test_a_job_that_fails_often_and_a_pause_lead_to_the_pages_that_help(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("palermo.inspector.problems.DUE", 0.0)
+    monkeypatch.setattr(tuning, "RECENT", 0.1)  # the first look is too early for a job that is due in a second
     publish(web.client, message("1"))
     publish(web.client, due("s1", 1.0))
     web.inspector.queues.pause("mail")
