@@ -3,6 +3,7 @@
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -16,9 +17,9 @@ from palermo.webui.security.user_file import token_line
 from palermo.webui.site import Role
 from tests.harness.rig import Rig
 from tests.helpers import eventually
-from tests.inspector.jobs import message, publish
+from tests.history.written import write
+from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.inspector.workflows import add_order
-from tests.journal.reading import Journal
 from tests.metrics.scraping import Scraped
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
@@ -52,31 +53,28 @@ def test_every_metric_of_the_catalogue_is_told_and_no_other(
     assert (found.value("palermo_workflows", state="running"), found.value("palermo_workflow_jobs")) == (1, 7)
 
 
-@pytest.mark.slow
 def test_events_are_counted_from_zero_and_queues_measured(rig: Rig, serve: Serve) -> None:
-    for number in range(5):
-        rig.enqueue("note", str(rig.notes_path), str(number))
-    rig.burst()
-    journal = Journal(rig.client)
+    def counts(job: str, **numbers: int) -> dict[str, Any]:
+        return {"kind": "counts", "at": time.time(), "queue": "jobs", "job": job, **numbers}
+
+    write(rig.client, [counts("shop.send", succeeded=5, enqueued=5)])
     # What is stored after the pages have read the journal counts.
-    eventually(lambda: (journal.counted("succeeded"), journal.counted("enqueued")) == (5, 5))
     web = serve(rig.settings)
-    jobs = {"queue": "jobs", "job_name": "crew.note"}
     eventually(lambda: scrape(web).value("palermo_journal_up") == 1)
+    jobs = {"queue": "jobs", "job_name": "shop.send"}
     assert scrape(web).value("palermo_jobs_processed_total", outcome="succeeded", **jobs) == 0
 
-    for number in range(30):
-        rig.enqueue("note", str(rig.notes_path), str(number))
-    for _ in range(2):
-        rig.enqueue("raises", "no")
-        rig.enqueue("note", "x", "y", queue="mail")
-    rig.inspector.queues.pause("mail")
-    rig.burst("-c", "2")
+    durations = {"run": {"40": 30}, "wait": {"20": 30}}
+    sent = {**counts("shop.send", succeeded=30, enqueued=30), **durations}
+    write(web.client, [sent, {**counts("shop.pay", failed=2), "wait": {"20": 2}}], writer="pid:8@host")
+    publish_failed(web.client, *((message(id, queue="jobs"), failure()) for id in ("bad-1", "bad-2")))
+    publish(web.client, message("1"), message("2"))
+    web.inspector.queues.pause("mail")
 
     def told() -> Scraped:
         found = scrape(web)
         assert found.value("palermo_jobs_processed_total", outcome="succeeded", **jobs) == 30
-        assert found.value("palermo_jobs_processed_total", outcome="failed", queue="jobs", job_name="crew.raises") == 2
+        assert found.value("palermo_jobs_processed_total", outcome="failed", queue="jobs", job_name="shop.pay") == 2
         assert found.value("palermo_jobs_enqueued_total", **jobs) == 30
         assert found.value("palermo_failed_jobs", queue="failed") == 2
         assert found.value("palermo_queue_pending_jobs", queue="mail") == 2
