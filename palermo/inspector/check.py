@@ -70,6 +70,8 @@ class CheckResult(Struct, frozen=True, kw_only=True):
         if self.worker is not None:
             answers = "cannot be checked" if self.trouble else "answers"
             return "; ".join((f"worker {self.worker} {answers}", *remarks))
+        if self.trouble and not self.queues:
+            return "; ".join(remarks)
         pending = sum(row["pending"] for row in self.queues)
         seen = ", ".join(
             (count(len(self.queues), "queue"), f"{count(pending, 'job')} pending", count(self.workers, "worker"))
@@ -95,7 +97,9 @@ def check(inspector: Inspector, limits: Limits, *, now: float | None = None) -> 
         found = inspector.snapshot()
         trouble = found.trouble or inspector.trouble()
     except BrokerBlocked as error:
-        return CheckResult(unknown=("queues and workers cannot be read",), trouble=str(error))
+        unread = ("queues and workers cannot be read",)
+        problems = () if limits == Limits() else unread
+        return CheckResult(problems=problems, unknown=() if problems else unread, trouble=str(error))
     at = found.at if now is None else now
     rows = [row for row in found.queues if _is_checked(row["name"], limits.queues)]
     workers = len(found.workers) if found.trouble else sum(row["answers"] for row in found.workers)

@@ -12,6 +12,7 @@ from palermo.inspector.check import Limits, check, check_worker, compare, read_p
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.worker.handle import start_worker
+from tests import redis_node
 from tests.cli.conftest import Palermo
 from tests.harness.rig import PROGRAMS
 from tests.helpers import eventually
@@ -54,6 +55,16 @@ def test_the_first_job_of_a_queue_gives_its_age(client: Client) -> None:
     assert found.problems == ("queue mail: its first job is 100 s old, more than 99",)
     assert found.unknown == ("queue other: age unknown",)
     assert check(Inspector(client), Limits(max_age=0.0, queues=("other",)), now=1_100.0).ok
+
+
+def test_limits_that_cannot_be_checked_are_a_problem() -> None:
+    with redis_node.running("--replicaof", "127.0.0.1", "1") as replica, Client(Settings(url=replica.url)) as client:
+        asked, limited = (check(Inspector(client), limits) for limits in (Limits(), Limits(workers=1)))
+
+    assert (asked.ok, limited.ok) == (True, False)
+    for found in (asked, limited):
+        assert found.line().startswith("queues and workers cannot be read; Redis at ")
+        assert "is a replica" in found.line()
 
 
 def test_a_worker_is_well_while_it_lives_and_answers(
