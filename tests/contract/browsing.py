@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from palermo.client.status import locate
 from palermo.contract.broker import Broker
+from palermo.contract.events import Subscription
 from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core.lifecycle import Ack, requeue
 from palermo.core.message import Message
@@ -151,14 +152,18 @@ class LookingContract:
                 await ask("nowhere")
         assert await queue(broker, "nowhere") is None
 
-    async def test_the_doctor_finds_no_fault_and_changes_nothing(self, broker: Broker, another: Open) -> None:
+    async def test_the_doctor_finds_no_fault_and_changes_nothing(
+        self, broker: Broker, another: Open, caplog: pytest.LogCaptureFixture
+    ) -> None:
         other = await another()
+        await broker.events.subscribe(Subscription(group="mail", queue="jobs", topics=("#",)))
         before = await broker.diagnose()
         await broker.publish_many(messages(3))
         after = await broker.diagnose()
 
         for finding in (*before, *after):
             assert finding.level == "ok" or (finding.level == "warning" and finding.advice), finding
+        assert "cannot read" not in caplog.text
         assert {"server version", "publish", "registry", "clock"} <= {finding.check for finding in after}
         assert [(queue.name, queue.pending) for queue in await other.queues() if queue.pending] == [("jobs", 3)]
         assert await ids(other) == ["jobs-0", "jobs-1", "jobs-2"]

@@ -28,9 +28,8 @@ async def unreadable(store: StepStore) -> list[Finding]:
     """The findings about unparsable states, which another program must have written. Palermo skips them."""
     found = []
     for table, read in _STATES.items():
-        states = (await store.fields(table)).items()
-        names = [text_of(name) for name, state in states if read(name, state) is None]
-        if bad := [name for name in names if name != VERSION]:
+        states = {text_of(name): state for name, state in (await store.fields(table)).items()}
+        if bad := [name for name, state in states.items() if name != VERSION and read(name, state) is None]:
             text = (
                 f"{count(len(bad), 'record')} of {table} cannot be read and {'is' if len(bad) == 1 else 'are'}"
                 f" ignored: {', '.join(bad[:5])}"
