@@ -35,6 +35,7 @@ from palermo.errors import (
     JobFailed,
     JobTerminated,
     JobTimeout,
+    PublishRefused,
     ResultTimeout,
 )
 from palermo.jobs.definition import JobDefinition
@@ -199,13 +200,19 @@ def waiting_since(oldest: float | None) -> float:
 
 def _move(batch: RowBatch, client: Client) -> int:
     moved: list[int] = []
+    #: By job, because one full queue must not keep back the jobs of the others.
+    refused: dict[str, PublishRefused] = {}
     try:
         for row in batch.rows:
             assert row.number is not None
+            if row.job in refused:
+                continue
             try:
                 with suppress(DuplicateJob):  # already enqueued
                     batch.run(partial(_enqueue, client, row))
                 moved.append(row.number)
+            except PublishRefused as error:
+                refused[row.job] = error
             except (BrokerError, *_ENDS):
                 raise
             except Exception as error:  # a user's hook may raise anything, and must not stop the others
@@ -214,6 +221,8 @@ def _move(batch: RowBatch, client: Client) -> int:
     finally:
         # Even after an error, because a confirmed job must not be enqueued again.
         batch.delete(moved)
+    for error in refused.values():
+        raise error
     return len(moved)
 
 

@@ -21,7 +21,7 @@ import palermo
 from palermo import errors
 from palermo.client.client import Client
 from palermo.contrib.sqlalchemy import Outbox, enqueue_after_commit
-from palermo.errors import ArgumentsInvalid, BrokerUnavailable, NotFound, ResultTimeout, UsageError
+from palermo.errors import ArgumentsInvalid, BrokerUnavailable, NotFound, PublishRefused, ResultTimeout, UsageError
 from palermo.testing import Palermo
 
 Waiting = Callable[[], list[str]]
@@ -270,6 +270,30 @@ def test_a_sweep_that_is_ended_leaves_its_row(ended_by: type[Exception], engine:
     assert outbox.sweep(engine, min_age=0) == 2
 
     assert waiting() == ["interrupted(1)", "interrupted(2)", "interrupted(3)"]
+
+
+def test_a_refused_job_does_not_keep_back_the_jobs_behind_it(engine: Engine, waiting: Waiting) -> None:
+    @palermo.job
+    def crowded(number: int) -> None:
+        """A job whose queue is full until there is room."""
+
+    @crowded.hook
+    def before_enqueue(number: int) -> None:
+        if full:
+            raise PublishRefused("queue jobs is full")
+
+    full = [True]
+    with Session(engine) as session, session.begin():
+        for number in (1, 2):
+            outbox.enqueue(session, crowded, number)
+        outbox.enqueue(session, send, 3)
+    assert waiting() == ["send(3)"]
+    with pytest.raises(PublishRefused):
+        outbox.sweep(engine, min_age=0)
+    full.clear()
+    assert outbox.sweep(engine, min_age=0) == 2
+
+    assert waiting() == ["send(3)", "crowded(1)", "crowded(2)"]
 
 
 def test_many_rows_are_moved_in_their_order(engine: Engine, waiting: Waiting) -> None:
