@@ -336,8 +336,9 @@ def test_signals_are_sent_around_a_run(tasks: Any, run: Callable[[], Any]) -> No
 
 
 def test_an_unknown_result_does_not_exist_and_wrong_options_are_told(tasks: Any, client: Client) -> None:
-    with pytest.raises(tasks.TaskResultDoesNotExist):
-        tasks.add.get_result("nobody")
+    for id in ("nobody", "", "x" * 300):
+        with pytest.raises(tasks.TaskResultDoesNotExist):
+            tasks.add.get_result(id)
 
     wrong = tasks.backend.PalermoBackend("other", {"OPTIONS": {"retires": 3}})
 

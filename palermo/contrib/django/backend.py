@@ -21,7 +21,7 @@ from palermo.client.client import default_client
 from palermo.client.decorator import job
 from palermo.client.prepare import new_id
 from palermo.client.status import JobStatus, State
-from palermo.errors import NotFound, PalermoError, ResultError, UsageError
+from palermo.errors import IdInvalid, NotFound, PalermoError, ResultError, UsageError
 from palermo.jobs.current import current_job
 from palermo.jobs.job_registry import registry
 from palermo.jobs.origin import signature_of
@@ -106,10 +106,10 @@ class PalermoBackend(BaseTaskBackend):
 
         Raises TaskResultDoesNotExist, BrokerUnavailable.
         """
-        found = default_client().job_by_id(str(result_id))
         try:
+            found = default_client().job_by_id(str(result_id))
             status = found.status()
-        except NotFound as error:
+        except (IdInvalid, NotFound) as error:
             raise TaskResultDoesNotExist(result_id) from error
         task = _tasks.get(status.job)
         if status.state not in _STATUS or task is None:
