@@ -23,7 +23,6 @@ _DESKTOP: ViewportSize = {"width": 1366, "height": 768}
 _NARROW: ViewportSize = {"width": 1200, "height": 800}
 
 #: What axe is asked by look. Axe is slow: what a look cannot change is checked in one of them.
-_ALL = {"resultTypes": ["violations"]}
 _IN_THE_DARK = {"runOnly": ["color-contrast"]}
 _ON_A_PHONE = {"runOnly": ["target-size", "label", "link-name"]}
 
@@ -106,7 +105,7 @@ def fill(web: Web, folder: Path) -> None:
 
 def on_a_desktop(page: Page) -> list[str]:
     """What is wrong with a page in light colours, and with the same page in dark ones in a narrower window."""
-    wrong = misfits(page) + violations(page, **_ALL)
+    wrong = misfits(page) + violations(page)
     page.emulate_media(color_scheme="dark")
     page.set_viewport_size(_NARROW)
     # Charts follow the window with the next frame.
