@@ -221,8 +221,8 @@ def _move(batch: RowBatch, client: Client) -> int:
     finally:
         # Even after an error, because a confirmed job must not be enqueued again.
         batch.delete(moved)
-    for error in refused.values():
-        raise error
+    for refusal in refused.values():
+        raise refusal
     return len(moved)
 
 
