@@ -78,7 +78,7 @@ async def look(broker: Broker, name: str = "jobs") -> list[Message]:
         return found
 
 
-async def until(probe: Callable[[], object], wanted: object) -> None:
+async def until(probe: Callable[[], object], wanted: object = True) -> None:
     """Wait for the probe, which may be a coroutine, to give what is wanted; some brokers count a moment late."""
     watch = Stopwatch()
     while (found := await result if isawaitable(result := probe()) else result) != wanted:

@@ -29,11 +29,6 @@ from tests.tcp_proxy import TcpProxy
 Open = Callable[..., Awaitable[RabbitmqBroker]]
 
 
-async def becomes(probe: Callable[[], object], wanted: object = True) -> None:
-    """Wait for the probe, which asks nobody, to give this."""
-    await until(probe, wanted)
-
-
 @asynccontextmanager
 async def connected(session: SessionParameters, name: str = "test") -> AsyncIterator[Connection]:
     """A bare connection."""

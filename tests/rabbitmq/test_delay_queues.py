@@ -33,7 +33,7 @@ from tests.contract.recurring import entry
 from tests.contract.timing import DAY, by_id, due, listed, time_kept
 from tests.contract.tools import counts, message, until
 from tests.contract.workers import Report, consume, nothing_for, take_and_ack
-from tests.rabbitmq.conftest import Open, becomes, connected, ids_in, on_both_kinds, outbox_on, too_large
+from tests.rabbitmq.conftest import Open, connected, ids_in, on_both_kinds, outbox_on, too_large
 from tests.rabbitmq.patience import have_patience
 
 HOUR = 3_600
@@ -392,7 +392,7 @@ async def test_entries_are_gone_and_the_leader_ends_when_their_queue_is_deleted(
     await ticker.change(EntryChange.put(entry(every=DAY)))
     async with running(ticker):
         await broker._connection.delete(internal(session.exchange, "recurring"))
-        await becomes(lambda: "was deleted" in str(connection.error))
+        await until(lambda: "was deleted" in str(connection.error))
     assert await broker.recurring() == []
 
 

@@ -25,7 +25,7 @@ from tests.contract.timing import due
 from tests.contract.tools import messages, until
 from tests.contract.unique_jobs import ask, holders, keyed
 from tests.helpers import HANGS
-from tests.rabbitmq.conftest import Open, becomes
+from tests.rabbitmq.conftest import Open
 
 pytestmark = pytest.mark.usefixtures("patient")
 
@@ -117,7 +117,7 @@ async def test_while_nothing_happens_neither_rabbitmq_nor_leaders_log_errors(
     errors.clear()
     caplog.clear()
 
-    await becomes(lambda: len(looks) >= 8)
+    await until(lambda: len(looks) >= 8)
     assert not any(looks)
     assert (errors, [record.message for record in caplog.records if record.levelname == "WARNING"]) == ([], [])
 
@@ -150,7 +150,7 @@ async def test_an_unexpected_error_ends_one_duty_for_a_moment_only(
     leader = broker._leader_client._leaders[Duty.MAIN]
     monkeypatch.setattr(FairScheduler, "_are_there", fails_once)
 
-    await becomes(lambda: "cannot lead duty=tenants" in caplog.text)
+    await until(lambda: "cannot lead duty=tenants" in caplog.text)
     await until(alone.shared, [2])
     assert broker._leader_client._leaders[Duty.MAIN] is leader
 
@@ -166,7 +166,7 @@ async def test_the_next_leader_knows_all_keys(alone: Crew, session: SessionParam
     else:
         leader._connection.raw.abort()
 
-    await becomes(lambda: broker._leader_client._leaders.get(duty) not in (None, leader))
+    await until(lambda: broker._leader_client._leaders.get(duty) not in (None, leader))
     assert (await ask(broker, keyed("b"))).outcome == "duplicate"
     assert leader._connection.error is not None
 
@@ -205,7 +205,7 @@ async def test_a_leader_that_stands_in_hands_over_to_one_that_stands_by(broker: 
 async def test_a_leader_that_stands_in_publishes_no_job_that_is_due(broker: RabbitmqBroker) -> None:
     await broker.publish(overdue := due("overdue", 0.5, queue="jobs"))
     await ask(broker, keyed("a"))
-    await becomes(lambda: time.time() > (overdue.run_at or 0.0) + 1.0)
+    await until(lambda: time.time() > (overdue.run_at or 0.0) + 1.0)
 
     page = await broker.scheduled(ScheduledFilter())
 
@@ -246,7 +246,7 @@ async def test_another_session_leads_after_one_that_lost_its_connection(another:
     first, second = await another(), await another()
 
     leading = asyncio.ensure_future(first.run_scheduler())
-    await becomes(lambda: len(first.duties) == len(Duty))
+    await until(lambda: len(first.duties) == len(Duty))
 
     first._connection.raw.abort()
     await first._connection.lost.wait()
@@ -256,7 +256,7 @@ async def test_another_session_leads_after_one_that_lost_its_connection(another:
     await asyncio.wait({leading})
 
     standing_by = asyncio.ensure_future(second.run_scheduler())
-    await becomes(lambda: len(second.duties) == len(Duty))
+    await until(lambda: len(second.duties) == len(Duty))
     standing_by.cancel()
     await asyncio.wait({standing_by})
 
@@ -279,9 +279,9 @@ async def test_a_leader_that_ends_leaves_requests_to_the_next(
         async with scheduled._buckets.turn:
             if under_way:
                 asking = asyncio.ensure_future(asker._leader_client.ask(operation))
-                await becomes(lambda: leader._under_way or asking.done())
+                await until(lambda: leader._under_way or asking.done())
             closing = asyncio.ensure_future(broker._leader_client.close())
-            await becomes(lambda: scheduled._buckets._closed and keys._closed)
+            await until(lambda: scheduled._buckets._closed and keys._closed)
         if not under_way:
             asking = asyncio.ensure_future(asker._leader_client.ask(operation))
         await closing
@@ -304,13 +304,13 @@ async def test_a_leader_that_ends_hides_no_scheduled_job(
     asker = await another()
     await ask(broker, keyed("a"))
     asking = asyncio.ensure_future(asker.scheduled(ScheduledFilter()))
-    await becomes(reading.is_set)
+    await until(reading.is_set)
     leader = broker._leader_client._leaders[Duty.MAIN]
     assert isinstance(leader._work, MainDuty)
     buckets = leader._work._scheduled_jobs._buckets
     async with leader._work._recurring_jobs._turn:
         closing = asyncio.ensure_future(broker._leader_client.close())
-        await becomes(lambda: buckets._closed)
+        await until(lambda: buckets._closed)
         may_read.set()
         await closing
 

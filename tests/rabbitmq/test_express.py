@@ -22,7 +22,7 @@ from palermo.core.topology import QUORUM, amqp_queue
 from palermo.errors import DeliveryLost
 from tests.contract.tools import counts, empty_looks_are_forgotten, message, messages, until
 from tests.contract.workers import Report, Worker, consume, take, take_and_ack
-from tests.rabbitmq.conftest import Open, becomes
+from tests.rabbitmq.conftest import Open
 
 
 def jobs(count: int, queue: str, **fields: Any) -> list[Message]:
@@ -51,7 +51,7 @@ class Served:
     async def put(self, one: Message) -> None:
         """Publish a job once the consumer asks for one."""
         slot = self.consumer._source.slots[0]
-        await becomes(lambda: slot._asked is not None)
+        await until(lambda: slot._asked is not None)
         await self.publisher.publish(one)
 
     async def next(self) -> Delivery:
@@ -151,7 +151,7 @@ async def test_a_taken_job_whose_channel_ends_is_lost_and_comes_again_first(serv
     delivery = await at.next()
     channel, tag = delivery.token
     channel.raw.basic_ack(tag + 100)  # which the broker answers by closing the channel
-    await becomes(lambda: channel.is_open, False)
+    await until(lambda: channel.is_open, False)
     await at.publisher.publish(message("second"))
     await until(at.pending, 2)
     assert not at.waiting.done()

@@ -45,7 +45,7 @@ from tests.contract.tools import counts, ids, message, until
 from tests.contract.unique_jobs import WAITS, ask, begun, holder_place, holders, keyed
 from tests.contract.workers import Report, consume, take
 from tests.helpers import HANGS
-from tests.rabbitmq.conftest import Open, becomes, connected, ids_in, outbox_on
+from tests.rabbitmq.conftest import Open, connected, ids_in, outbox_on
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ async def test_jobs_with_keys_are_enqueued_while_the_leader_writes_all_keys_anew
         await broker.keys.free(["before 0", "beside 0"])
         monkeypatch.setattr(ledger, "_MOST", 1_000_000)
         go_on.set()
-        await becomes(lambda: logs[0]._snapshot is not None and logs[0]._snapshot.done())
+        await until(lambda: logs[0]._snapshot is not None and logs[0]._snapshot.done())
     await broker.close()
 
     left = [f"before {number}" for number in range(1, 8)] + [f"beside {number}" for number in range(1, 4)]
@@ -99,7 +99,7 @@ async def test_keys_are_free_after_their_queue_was_deleted(
     async with time_kept(broker):
         await ask(broker, keyed("a"))
         await connection.delete(key_queue(exchange))
-        await becomes(lambda: "was deleted" in caplog.text)
+        await until(lambda: "was deleted" in caplog.text)
         assert (await ask(broker, keyed("b"))).outcome == "stored"
         assert (await ask(broker, keyed("c"))).outcome == "duplicate"
 
@@ -218,7 +218,7 @@ async def test_a_running_workflow_keeps_its_key(
 
         await until(lambda: holders(broker), [("flow", "running")])
         searches.clear()
-        await becomes(lambda: len(searches) > 3)
+        await until(lambda: len(searches) > 3)
         assert await holders(broker) == [("flow", "running")]
 
 
@@ -232,7 +232,7 @@ async def test_a_job_that_was_sent_ahead_to_a_worker_keeps_its_key(
     async with time_kept(broker):
         running = await begun(worker)
         searches.clear()
-        await becomes(lambda: len(searches) > 3)
+        await until(lambda: len(searches) > 3)
 
         assert sorted(await holders(broker)) == [("runs", "running"), ("waits", "waiting")]
         await worker.settle(running, Ack())
@@ -460,7 +460,7 @@ async def test_a_state_that_a_leader_cannot_read_outlives_its_snapshot(
         assert states == {"even": Number(2)}
         monkeypatch.setattr(ledgers, "_MOST", 1)
         await second.tidy(states)
-        await becomes(lambda: second._snapshot is not None and second._snapshot.done())
+        await until(lambda: second._snapshot is not None and second._snapshot.done())
     async with leading(session) as third:
         await third.open()
         assert third._unread == {"odd": {"odd": 1}}
@@ -486,7 +486,7 @@ async def test_an_old_leader_hands_over_to_one_that_knows_the_next_format(
         monkeypatch.setattr(EndRecord, "encode", in_next_format)  # a worker of the next version
         worker = await consume(await another())
         await worker.settle(await begun(worker), Ack())
-        await becomes(lambda: f"a record has format {FORMAT + 1}" in caplog.text)
+        await until(lambda: f"a record has format {FORMAT + 1}" in caplog.text)
 
         with pytest.raises(LeaderUnavailable, match="Start a worker of the version that wrote it"):
             await ask(await another(timeout=1.0), keyed("b"))

@@ -20,10 +20,10 @@ from palermo.core.address import parse_url
 from palermo.errors import BrokerRefused, BrokerUnavailable
 from palermo.settings.settings import Settings
 from tests.contract.prioritizing import urgent
-from tests.contract.tools import PATIENT, message
+from tests.contract.tools import PATIENT, message, until
 from tests.contract.workers import consume, take_and_ack
 from tests.helpers import Stopwatch, eventually
-from tests.rabbitmq.conftest import Open, becomes
+from tests.rabbitmq.conftest import Open
 from tests.rabbitmq_node import free_port
 from tests.tcp_proxy import TcpProxy
 
@@ -116,7 +116,7 @@ async def test_a_deleted_queue_that_another_program_makes_is_served_again(
     waiting = asyncio.ensure_future(consumer.receive(1))
     channel.queue_delete(f"{exchange}.jobs")
     source = consumer._source
-    await becomes(lambda: "jobs" not in source.queues)
+    await until(lambda: "jobs" not in source.queues)
     channel.queue_declare(f"{exchange}.jobs", durable=True, arguments={"x-queue-type": "classic"})
     channel.queue_bind(f"{exchange}.jobs", exchange, "jobs")
 

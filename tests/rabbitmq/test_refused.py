@@ -36,7 +36,7 @@ from tests.contract.workers import consume, take_and_ack
 from tests.harness.rig import Rig
 from tests.helpers import HANGS, eventually
 from tests.journal.reading import Journal
-from tests.rabbitmq.conftest import Open, becomes, connected, ids_in, outbox_on, too_large
+from tests.rabbitmq.conftest import Open, connected, ids_in, outbox_on, too_large
 from tests.rabbitmq_node import Node, add_user, binary, set_permissions, url_of
 
 USER, ALL, NOTHING = "changing", ".*", "^$"
@@ -77,7 +77,7 @@ def two(runner: asyncio.Runner, user_node: Node, exchange: str) -> Iterator[Two]
 
 async def test_a_leader_whose_reply_was_refused_answers_again(two: Two) -> None:
     leading = asyncio.ensure_future(two.limited.run_scheduler())
-    await becomes(lambda: len(two.limited.duties) == len(Duty))
+    await until(lambda: len(two.limited.duties) == len(Duty))
     two.permit(write=NOTHING)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1):

@@ -19,7 +19,7 @@ from palermo.core.message import Message
 from palermo.core.topology import internal
 from tests.contract.tools import message, until
 from tests.contract.workers import Report, consume, take
-from tests.rabbitmq.conftest import Open, becomes
+from tests.rabbitmq.conftest import Open
 
 pytestmark = pytest.mark.usefixtures("patient")
 
@@ -200,17 +200,17 @@ async def test_what_a_job_saved_at_once_is_kept_until_it_ends(join: Join) -> Non
 
     await until(saved, "place")
     report.info = replace(report.info, jobs=())
-    await becomes(lambda: not log._saved)
+    await until(lambda: not log._saved)
 
 
 async def test_what_short_jobs_saved_is_not_kept(join: Join) -> None:
     worker = await join(1)
-    await becomes(lambda: worker.adapter._run_log.ticking is None)
+    await until(lambda: worker.adapter._run_log.ticking is None)
 
     worker.adapter._run_log.save(message("short"), "place")
     worker.adapter._run_log.watch()
 
-    await becomes(lambda: not worker.adapter._run_log._saved)
+    await until(lambda: not worker.adapter._run_log._saved)
 
 
 async def test_a_worker_that_stops_with_a_saved_place_is_not_dead(join: Join) -> None:
@@ -251,7 +251,7 @@ async def test_the_log_of_a_lost_session_writes_no_more(join: Join) -> None:
     worker = await join(1)
     log = worker.adapter._run_log
 
-    await becomes(lambda: log.ticking is None)
+    await until(lambda: log.ticking is None)
     await worker.die()
     await worker.consumer.close()
 

@@ -31,7 +31,7 @@ from palermo.errors import BrokerUnavailable
 from tests.contract.tools import PATIENT, message, until
 from tests.contract.workers import consume, take_and_ack
 from tests.helpers import HANGS
-from tests.rabbitmq.conftest import Open, becomes
+from tests.rabbitmq.conftest import Open
 from tests.rabbitmq_node import Node, add_user, binary, set_permissions, url_of
 from tests.tcp_proxy import TcpProxy
 
@@ -252,7 +252,7 @@ async def test_names_that_are_written_again_are_no_news_to_a_worker(
     assert await other._facts.write_again(connection) == 1  # there is no queue "images"
     await other._facts.put(QUEUE, "new")
 
-    await becomes(lambda: told, [{"mail"}, {"images", "mail"}, {"images", "mail", "new"}])
+    await until(lambda: told, [{"mail"}, {"images", "mail"}, {"images", "mail", "new"}])
 
 
 async def test_deleted_facts_are_written_again_from_a_workers_memory(broker: RabbitmqBroker, another: Open) -> None:

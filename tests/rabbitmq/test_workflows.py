@@ -36,7 +36,7 @@ from palermo.errors import BrokerUnavailable, PalermoError
 from tests.contract.timing import time_kept
 from tests.contract.tools import ids, message, until
 from tests.contract.workers import Report, Worker, consume, nothing_for, take, take_and_ack
-from tests.rabbitmq.conftest import Open, becomes, ids_in, on_both_kinds
+from tests.rabbitmq.conftest import Open, ids_in, on_both_kinds
 
 #: What a run adds: one step.
 GRAPH = Graph(steps=(AddedStep(Plan(name="one"), StepJob.of(message("one"))),))
@@ -120,7 +120,7 @@ async def test_a_job_that_runs_is_ordered_to_end_at_the_deadline(broker: Rabbitm
     async with time_kept(broker):
         consumer = await consume(await another(), on_command=obey)
         step = await begin(broker, consumer, "a", pack(replace(GRAPH, deadline=0.2)))
-        await becomes(lambda: orders, [("cancel", "a/one", "deadline")])
+        await until(lambda: orders, [("cancel", "a/one", "deadline")])
         await consumer.settle(step, Ack(done=False, cancelled=True))
 
         await until(lambda: left(broker), [])
