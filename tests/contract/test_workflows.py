@@ -5,7 +5,7 @@ The jobs run in the test's process, with the code of a real worker; the clock is
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,14 @@ def site(request: pytest.FixtureRequest) -> Iterator[Palermo]:
         }
     with Palermo(raise_failures=False, **settings) as opened:
         yield opened
+
+
+def run(site: Palermo, workflow: Any, *args: object, failing: Sequence[str] = ()) -> Job[Any]:
+    """Enqueue a workflow, and work until nothing is left to do; the jobs that note these texts fail."""
+    jobs.failing.update(failing)
+    job: Job[Any] = workflow.enqueue(*args)
+    site.work_until_idle()
+    return job
 
 
 # The examples of the documents.
@@ -144,9 +152,7 @@ def test_a_failed_member_of_a_map_is_counted_and_runs_again_by_itself(site: Pale
     ],
 )
 def test_steps_run_by_how_those_before_them_ended(site: Palermo, fails: str, last: list[str], state: str) -> None:
-    jobs.failing[fails] = 1
-    job = jobs.trip.enqueue(3)
-    site.work_until_idle()
+    job = run(site, jobs.trip, 3, failing=[fails])
 
     assert jobs.ran[-len(last) :] == last
     assert job.status() == state
@@ -154,9 +160,7 @@ def test_steps_run_by_how_those_before_them_ended(site: Palermo, fails: str, las
 
 @pytest.mark.slow
 def test_a_failed_workflow_goes_on_when_its_jobs_are_requeued(site: Palermo) -> None:
-    jobs.failing["pack"] = 1
-    job = jobs.checkout.enqueue(17)
-    site.work_until_idle()
+    job = run(site, jobs.checkout, 17, failing=["pack"])
     workflows = site.inspector().workflows
     assert (job.status(), job.status().message) == ("failed", "step pack failed")
     with pytest.raises(JobFailed, match="pack failed"):
@@ -175,9 +179,7 @@ def test_a_failed_workflow_goes_on_when_its_jobs_are_requeued(site: Palermo) -> 
 
 
 def test_a_retried_workflow_takes_its_key_again(site: Palermo) -> None:
-    jobs.failing["pack"] = jobs.failing["receipt"] = 1
-    first = jobs.nightly.enqueue()
-    site.work_until_idle()
+    first = run(site, jobs.nightly, failing=["pack", "receipt"])
     keys, workflows = site.inspector().keys, site.inspector().workflows
     assert (first.status(), keys.list()) == ("failed", [])
 
@@ -199,8 +201,7 @@ def test_a_retried_workflow_takes_its_key_again(site: Palermo) -> None:
 
 @pytest.mark.slow
 def test_steps_may_add_steps_and_a_map_may_take_a_result(site: Palermo) -> None:
-    job = jobs.crawl.enqueue("example.com")
-    site.work_until_idle()
+    job = run(site, jobs.crawl, "example.com")
 
     assert job.result(timeout=10) == 1 + 100 + 2
     shown = site.inspector().workflows.show(job.id)
@@ -211,9 +212,8 @@ def test_steps_may_add_steps_and_a_map_may_take_a_result(site: Palermo) -> None:
 
 
 def test_a_step_that_added_steps_works_until_they_have_ended(site: Palermo) -> None:
-    job = jobs.nested.enqueue()
+    job = run(site, jobs.nested)
     step, pack, member = (job_by_id(f"{job.id}/{path}") for path in ("approve", "pack", "approve-2:1"))
-    site.work_until_idle()
 
     for one in (step.status(), member.status()):
         assert (one, one.job.rpartition(".")[2], one.parent) == ("working", "approve", job.id)
@@ -298,26 +298,17 @@ def test_a_workflow_may_be_made_without_a_function(site: Palermo, enqueue: Calla
 # What goes on beside.
 
 
-def test_values_of_all_kinds_travel_between_steps(site: Palermo) -> None:
-    job = jobs.values.enqueue()
-    site.work_until_idle()
-
-    assert job.result(timeout=10) == {"text": "hello 3 ['a', 'b']", "made": jobs.Invoice(3, ["a", "b"]), "plain": 1}
-
-
-def test_an_empty_map_is_done_at_once(site: Palermo) -> None:
-    job = jobs.empty.enqueue()
-    site.work_until_idle()
-
-    assert job.result(timeout=10) == []
-
-
-def test_the_output_of_a_member_that_may_fail_is_none(site: Palermo) -> None:
-    jobs.failing["count eu"] = 1
-    job = jobs.tolerant.enqueue()
-    site.work_until_idle()
-
-    assert job.result(timeout=10) == [None, 2]
+@pytest.mark.parametrize(
+    ("workflow", "failing", "result"),
+    [
+        (jobs.values, "", {"text": "hello 3 ['a', 'b']", "made": jobs.Invoice(3, ["a", "b"]), "plain": 1}),
+        (jobs.empty, "", []),
+        (jobs.tolerant, "count eu", [None, 2]),
+    ],
+    ids=["values of all kinds", "an empty map", "a member that may fail"],
+)
+def test_a_workflow_returns_the_outputs_of_steps(site: Palermo, workflow: Any, failing: str, result: object) -> None:
+    assert run(site, workflow, failing=[failing]).result(timeout=10) == result
 
 
 def test_cancel_stops_what_waits_and_runs_what_cleans_up(site: Palermo) -> None:
@@ -345,8 +336,7 @@ def test_a_waiting_step_is_cancelled_alone(site: Palermo) -> None:
 
 
 def test_a_step_is_cancelled_with_the_steps_that_it_added(site: Palermo) -> None:
-    job = jobs.nested.enqueue()
-    site.work_until_idle()
+    job = run(site, jobs.nested)
     site.inspector().jobs.cancel([f"{job.id}/approve", f"{job.id}/approve-2:1"])
 
     job.signal("approved")
@@ -371,9 +361,7 @@ def test_a_step_of_a_cancelled_workflow_is_not_requeued(site: Palermo) -> None:
 
 
 def test_a_failed_workflow_is_replaced_by_another_with_its_id(site: Palermo) -> None:
-    jobs.failing["pack"] = 1
-    first = jobs.checkout.options(id="order-17").enqueue(17)
-    site.work_until_idle()
+    first = run(site, jobs.checkout.options(id="order-17"), 17, failing=["pack"])
     assert first.status() == "failed"
     jobs.failing.clear()
     again = jobs.checkout.options(id="order-17").enqueue(18)
@@ -388,9 +376,7 @@ def test_a_failed_workflow_is_replaced_by_another_with_its_id(site: Palermo) -> 
 
 
 def test_a_step_never_passes_on_what_an_earlier_run_returned(site: Palermo) -> None:
-    jobs.failing["charge"] = 1
-    job = jobs.tolerant_report.enqueue()
-    site.work_until_idle()
+    job = run(site, jobs.tolerant_report, failing=["charge"])
     assert site.steps(job) == {"charge": "failed", "count_region": "done", "render": "done"}
 
     jobs.failing.clear()
@@ -401,9 +387,7 @@ def test_a_step_never_passes_on_what_an_earlier_run_returned(site: Palermo) -> N
 
 
 def test_a_retry_goes_on_after_the_deadline(site: Palermo) -> None:
-    jobs.failing["charge"] = 1
-    job = jobs.brief.enqueue()
-    site.work_until_idle()
+    job = run(site, jobs.brief, failing=["charge"])
     site.clock.advance(61)
     site.work_until_idle()
     jobs.failing.clear()
@@ -436,9 +420,7 @@ def test_a_workflow_out_of_time_fails(site: Palermo) -> None:
 
 
 def test_a_retry_leaves_out_discarded_jobs(site: Palermo) -> None:
-    jobs.failing["count eu"] = jobs.failing["count us"] = 1
-    job = jobs.report.enqueue("May")
-    site.work_until_idle()
+    job = run(site, jobs.report, "May", failing=["count eu", "count us"])
     eu, us = (f"{job.id}/count_region:{number}" for number in range(2))
     site.inspector().failed.discard(eu)
 
@@ -461,18 +443,14 @@ def test_a_purged_step_is_cancelled(site: Palermo) -> None:
 
 @pytest.mark.slow
 def test_a_step_that_is_done_is_not_requeued_by_a_stale_copy(site: Palermo) -> None:
-    jobs.failing["pack"] = 1
-    job = jobs.checkout.enqueue(17)
-    site.work_until_idle()
+    job = run(site, jobs.checkout, 17, failing=["pack"])
     jobs.failing.clear()
     (copy,) = site.client.run(lambda broker: broker.browse("failed")).messages
     site.inspector().failed.requeue(copy.id)
     site.work_until_idle()
     assert job.status() == "done"
 
-    jobs.failing["receipt"] = 1
-    again = jobs.checkout.enqueue(18)
-    site.work_until_idle()
+    again = run(site, jobs.checkout, 18, failing=["receipt"])
     jobs.failing.clear()
     site.inspector().workflows.retry(again.id)
     with pytest.raises(NotFound):
@@ -485,9 +463,7 @@ def test_a_step_that_is_done_is_not_requeued_by_a_stale_copy(site: Palermo) -> N
 @pytest.mark.parametrize("ran", [False, True])
 def test_a_step_that_another_operator_requeues_is_reported_as_gone(site: Palermo, ran: bool) -> None:
     """RabbitMQ makes the second operator wait for the first."""
-    jobs.failing["pack"] = 1
-    job = jobs.checkout.enqueue(17)
-    site.work_until_idle()
+    job = run(site, jobs.checkout, 17, failing=["pack"])
     jobs.failing.clear()
     pack, others = f"{job.id}/pack", list[str]()
 
@@ -507,9 +483,7 @@ def test_a_step_that_another_operator_requeues_is_reported_as_gone(site: Palermo
 
 
 def test_a_failed_workflow_is_forgotten_once_it_is_cancelled(site: Palermo) -> None:
-    jobs.failing["pack"] = 1
-    job = jobs.checkout.enqueue(17)
-    site.work_until_idle()
+    job = run(site, jobs.checkout, 17, failing=["pack"])
     job.cancel()
 
     assert site.inspector().workflows.list() == []
@@ -532,8 +506,7 @@ def test_a_failed_workflow_is_forgotten_once_it_is_cancelled(site: Palermo) -> N
     ],
 )
 def test_a_step_takes_outputs_of_at_most_10_mib(site: Palermo, maps: list[int], kilobytes: int, refused: str) -> None:
-    job = jobs.large.enqueue(maps, kilobytes)
-    site.work_until_idle()
+    job = run(site, jobs.large, maps, kilobytes)
 
     assert job.status() == ("failed" if refused else "done")
     if not refused:
