@@ -440,10 +440,10 @@ class KeyingContract:
             assert await holders(broker) == [], way
             assert told is None or done in told, way
 
-    @pytest.mark.parametrize("way", ["queue", "later", "sooner", "edited"])
+    @pytest.mark.parametrize("way", ["queue", "put off", "later", "sooner", "edited"])
     async def test_a_moved_job_keeps_its_key(self, broker: Broker, another: Open, way: str) -> None:
         now = time.time()
-        waits_until = {"queue": None, "later": now + 600, "sooner": now + 600, "edited": now + 900}[way]
+        waits_until = {"later": now + 600, "sooner": now + 600, "edited": now + 900}.get(way)
         await ask(broker, keyed("a", run_at=waits_until))
         just = ScheduledFilter(ids=frozenset({"a"}))
 
@@ -451,6 +451,9 @@ class KeyingContract:
             match way:
                 case "queue":
                     await broker.sweep("jobs", lambda one: Move(replace(one, queue="elsewhere")))
+                case "put off":
+                    edit = JobEdit(queue="elsewhere", run_at=now + 600)
+                    await broker.sweep("jobs", lambda one: Move(edit.applied_to(one)))
                 case "later":
                     await broker.alter_scheduled(just, MOVE, at=now + 7_200)
                 case "sooner":
@@ -458,20 +461,11 @@ class KeyingContract:
                 case "edited":
                     await broker.edit_scheduled("a", JobEdit(queue="elsewhere", run_at=now + 5))
 
-            queue = "elsewhere" if way in ("queue", "edited") else "jobs"
-            run_at = {"queue": None, "later": now + 7_200, "sooner": wall_clock(), "edited": now + 5}[way]
+            queue = "jobs" if way in ("later", "sooner") else "elsewhere"
+            run_at = {"put off": now + 600, "later": now + 7_200, "sooner": wall_clock(), "edited": now + 5}.get(way)
             assert await holder_place(broker) == (queue, pytest.approx(run_at, abs=5))
             assert await stray_ids(broker) == []
             assert await outcome(broker, "b") == "duplicate"
-
-    async def test_a_waiting_job_that_is_put_off_keeps_its_key(self, broker: Broker) -> None:
-        await ask(broker, keyed("a"))
-        later = time.time() + 600
-
-        await broker.sweep("jobs", lambda one: Move(JobEdit(queue="elsewhere", run_at=later).applied_to(one)))
-
-        assert await holder_place(broker) == ("elsewhere", pytest.approx(later, abs=0.01))
-        assert await stray_ids(broker) == []
 
     async def test_a_body_that_is_too_large_for_a_key_is_refused(self, broker: Broker) -> None:
         with pytest.raises(PublishRefused, match="4,194,304"):
