@@ -341,6 +341,7 @@ class RetryingContract:
             assert await broker.alter_scheduled(ScheduledFilter(due=span, ids=frozenset(("slow",))), RUN) == []
             both = ScheduledFilter(ids=frozenset(("far", "plain")), retries=True)
             assert await listed(broker, both) == ["far"]
+            assert [one.id for one in await broker.alter_scheduled(both, RUN)] == ["far"]
 
     @pytest.mark.parametrize("apart", [False, True], ids=["failed", "failed per queue"])
     @pytest.mark.parametrize("kept", [True, False], ids=["kept", "nobody"])
@@ -359,16 +360,3 @@ class RetryingContract:
         tried = replace(soon, retries=2, policy_retries=2, run_at=None, failure=None, attempts=soon.attempts)
         assert found["soon"] == fail(tried, FAILURE, worker="pid:1@h/worker-1")
         assert sorted(found) == ["far", "soon"]
-
-    async def test_only_retries_are_run_now_or_at_another_time(self, broker: Broker, another: Open) -> None:
-        await broker.publish_many([retrying("a", 55), retrying("b", DAY), message("plain", run_at=time.time() + 58)])
-        at = time.time() + 3 * DAY
-
-        async with time_kept(await another()):
-            now = await broker.alter_scheduled(ScheduledFilter(ids=frozenset("a"), retries=True), RUN)
-            moved = await broker.alter_scheduled(RETRIES, MOVE, at=at)
-            assert ([one.id for one in now], [one.id for one in moved]) == (["a"], ["b"])
-            assert (await take_and_ack(await consume(await another()))).failure == FAILURE
-
-        assert await listed(broker, ScheduledFilter()) == ["plain", "b"]
-        assert await ids(broker) == []
