@@ -13,6 +13,7 @@ from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher, RecordQueue
+from palermo.brokers.rabbitmq.amqp.stream import exists
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
 from palermo.brokers.rabbitmq.publishing.handover import write_acks
@@ -56,12 +57,9 @@ async def test_the_next_leader_finds_overdue_jobs_in_a_bucket_and_then_deletes_i
     await connection.declare(queue, {"x-queue-type": session.queue_type})
     await (await outbox.open()).send_job("", queue, due("late", -5 * HOUR))
 
-    async def is_there() -> bool:
-        return (await connection.probe(queue)).exists
-
     async with time_kept(broker):
         await until(lambda: counts(broker), (1, 0))
-        await until(is_there, False)
+        await until(lambda: exists(connection, queue), False)
         assert [found.name for found in await broker.queues()] == ["jobs"]
 
 

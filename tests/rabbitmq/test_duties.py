@@ -21,7 +21,7 @@ from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import CANCEL, ScheduledFilter
 from palermo.core.election import Duty
 from palermo.errors import BrokerUnavailable
-from tests.contract.timing import due
+from tests.contract.timing import due, time_kept
 from tests.contract.tools import messages, until
 from tests.contract.unique_jobs import ask, holders, keyed
 from tests.helpers import HANGS
@@ -255,10 +255,8 @@ async def test_another_session_leads_after_one_that_lost_its_connection(another:
     leading.cancel()
     await asyncio.wait({leading})
 
-    standing_by = asyncio.ensure_future(second.run_scheduler())
-    await until(lambda: len(second.duties) == len(Duty))
-    standing_by.cancel()
-    await asyncio.wait({standing_by})
+    async with time_kept(second):
+        await until(lambda: len(second.duties) == len(Duty))
 
 
 @pytest.mark.slow

@@ -18,13 +18,10 @@ from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.consuming.push import Slot
 from palermo.brokers.rabbitmq.leadership import key_client, leader_client
-from palermo.brokers.rabbitmq.publishing import ledger, ledger_records
 from palermo.brokers.rabbitmq.publishing import ledger as ledgers
+from palermo.brokers.rabbitmq.publishing import ledger_records
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger, Table
-from palermo.brokers.rabbitmq.publishing.ledger_records import (
-    FORMAT,
-    EndRecord,
-)
+from palermo.brokers.rabbitmq.publishing.ledger_records import FORMAT, EndRecord
 from palermo.brokers.rabbitmq.unique import orphaned_keys, unique_keys
 from palermo.brokers.rabbitmq.unique.known_keys import KeyChanges, in_turns
 from palermo.brokers.rabbitmq.unique.run_ends import key_queue
@@ -78,13 +75,13 @@ async def test_jobs_with_keys_are_enqueued_while_the_leader_writes_all_keys_anew
     async with time_kept(broker):
         for number in range(8):
             await ask(broker, keyed(f"before {number}"), key=f"before {number}")
-        monkeypatch.setattr(ledger, "_MOST", 10)
+        monkeypatch.setattr(ledgers, "_MOST", 10)
         async with asyncio.timeout(HANGS):
             await writes.wait()
         for number in range(4):
             await ask(broker, keyed(f"beside {number}"), key=f"beside {number}")
         await broker.keys.free(["before 0", "beside 0"])
-        monkeypatch.setattr(ledger, "_MOST", 1_000_000)
+        monkeypatch.setattr(ledgers, "_MOST", 1_000_000)
         go_on.set()
         await until(lambda: logs[0]._snapshot is not None and logs[0]._snapshot.done())
     await broker.close()

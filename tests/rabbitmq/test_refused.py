@@ -76,19 +76,17 @@ def two(runner: asyncio.Runner, user_node: Node, exchange: str) -> Iterator[Two]
 
 
 async def test_a_leader_whose_reply_was_refused_answers_again(two: Two) -> None:
-    leading = asyncio.ensure_future(two.limited.run_scheduler())
-    await until(lambda: len(two.limited.duties) == len(Duty))
-    two.permit(write=NOTHING)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(1):
-            await two.free.scheduled(ScheduledFilter())
+    async with time_kept(two.limited):
+        await until(lambda: len(two.limited.duties) == len(Duty))
+        two.permit(write=NOTHING)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await two.free.scheduled(ScheduledFilter())
 
-    two.permit()
+        two.permit()
 
-    async with asyncio.timeout(HANGS):
-        assert (await two.free.scheduled(ScheduledFilter())).total == 0
-    leading.cancel()
-    await asyncio.wait({leading})
+        async with asyncio.timeout(HANGS):
+            assert (await two.free.scheduled(ScheduledFilter())).total == 0
 
 
 @pytest.mark.slow

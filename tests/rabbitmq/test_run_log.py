@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
+from palermo.brokers.rabbitmq.amqp.stream import exists
 from palermo.brokers.rabbitmq.consuming import run_log
 from palermo.brokers.rabbitmq.consuming.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.consuming.run_log import key
@@ -60,12 +61,8 @@ class Worker:
             connection.raw.abort()
             await connection.lost.wait()
         inbox = self.adapter._worker_control.inbox
-
-        async def is_there() -> bool:
-            return (await self._onlooker._connection.probe(inbox)).exists
-
         # RabbitMQ gives the job back before it deletes the queue by which the worker is asked.
-        await until(is_there, False)
+        await until(lambda: exists(self._onlooker._connection, inbox), False)
 
 
 Join = Callable[..., Awaitable[Worker]]

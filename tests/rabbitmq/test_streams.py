@@ -88,21 +88,18 @@ async def test_a_stream_is_made_although_the_task_that_makes_it_is_cancelled(
     far: RabbitmqBroker, connection: Connection, exchange: str, proxy: TcpProxy
 ) -> None:
     """Else others would find it without a leader, and RabbitMQ 3.10 would close their connections."""
-    name = internal(exchange, "starts")
+    name, lock = internal(exchange, "starts"), internal(exchange, "making.starts")
 
     def stream(connection: Connection) -> Stream:
         return Stream(name, partial(Publisher.open, connection), patience=PATIENT, holds="the record of starts")
 
-    async def is_being_made() -> bool:
-        return (await connection.probe(internal(exchange, "making.starts"))).exists
-
     proxy.delay = 0.1
     making = asyncio.ensure_future(stream(far._connection).make())
-    await until(is_being_made, True)
+    await until(lambda: exists(connection, lock))
     making.cancel()
     assert isinstance((await asyncio.gather(making, return_exceptions=True))[0], asyncio.CancelledError)
 
-    await until(is_being_made, False)
+    await until(lambda: exists(connection, lock), False)
     assert await stream(connection).end(connection) == 0
     await far.close()
 
@@ -120,21 +117,19 @@ async def test_a_stream_that_opens_late_replaces_its_stand_in(session: SessionPa
         name = internal(session.exchange, "records")
         return Stream(name, partial(Publisher.open, connection), patience=PATIENT, holds="", grace=3.0)
 
-    async def stands_in() -> bool:
-        return await exists(connection, internal(session.exchange, "records.2"))
-
+    stand_in = internal(session.exchange, "records.2")
     await stream().write({"number": 1})
     record = f"{{resource, {binary('/')}, queue, {binary(stream().name)}}}"
     shared_node.evaluate(f"begin [Q] = ets:lookup(rabbit_queue, {record}), persistent_term:put(taken, Q) end")
     shared_node.evaluate(f"mnesia:dirty_delete(rabbit_queue, {record})")
     found = list[Record]()
     following = asyncio.ensure_future(stream().follow(connection, found.append))
-    await until(stands_in, True)
+    await until(lambda: exists(connection, stand_in))
     shared_node.evaluate("mnesia:dirty_write(rabbit_queue, persistent_term:get(taken))")
 
     assert await following is not None
     assert found == [{"format": 1}, {"format": 1, "number": 1}]
-    assert not await stands_in()
+    assert not await exists(connection, stand_in)
     await connection.close()
 
 
