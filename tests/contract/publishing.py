@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from palermo.contract.broker import Broker, Consumer
 from palermo.core.failure import Attempt
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail
-from palermo.errors import BrokerUnavailable, DeliveryLost
+from palermo.errors import BrokerUnavailable, DeliveryLost, PalermoError
 from tests.contract.tools import FAILURE, Open, counts, empty_looks_are_forgotten, ids, look, message, messages, until
 from tests.contract.workers import consume, nothing_for, take, take_and_ack
 
@@ -69,6 +70,28 @@ class PublishingContract:
         await until(lambda: counts(broker), (5_000, 0))
         await until(lambda: counts(broker, "brand new.ü"), (2, 0))
         assert await ids(broker) == [f"jobs-{number}" for number in range(5_000)]
+
+    async def test_jobs_of_many_threads_come_whole_and_in_order(self, broker: Broker) -> None:
+        await broker.publish(message("first"))
+        answered: list[PalermoError | None] = []
+
+        def publish(thread: int) -> list[str]:
+            begun: list[str] = []
+            for number in range(100):
+                one = message(f"{thread}-{number}", body=b"x" * (2_000_000 if number == 50 else 10))
+                done = threading.Event()
+                if broker.try_publish(one, lambda error, done=done: (answered.append(error), done.set())):  # type: ignore[misc]
+                    begun.append(one.id)
+                    done.wait()  # as a program does: the next job may go another way
+            return begun
+
+        begun = await asyncio.gather(*(asyncio.to_thread(publish, thread) for thread in range(4)))
+
+        await until(lambda: len(answered), sum(map(len, begun)))
+        assert set(answered) == {None}
+        found = await ids(broker)
+        assert len(found) == len(answered) + 1
+        assert [[id for id in found if id.startswith(f"{thread}-")] for thread in range(4)] == begun
 
     async def test_a_closed_session_says_so(self, another: Open) -> None:
         broker = await another()

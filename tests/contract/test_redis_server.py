@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import re
-import threading
 from collections.abc import Iterator
 from urllib.parse import quote
 
@@ -279,31 +278,6 @@ async def test_a_tenant_whose_jobs_are_done_leaves_no_key(broker: RedisBroker) -
         await take_and_ack(worker)
 
     await until(left, [])
-
-
-async def test_jobs_of_many_threads_come_whole_and_in_order(broker: RedisBroker) -> None:
-    answered: list[PalermoError | None] = []
-
-    def publish(thread: int) -> int:
-        begun = 0
-        for number in range(100):
-            one = message(f"{thread}-{number}", body=b"x" * (2_000_000 if number == 50 else 10))
-            done = threading.Event()
-            if broker.try_publish(one, lambda error, done=done: (answered.append(error), done.set())):  # type: ignore[misc]
-                begun += 1
-                done.wait()  # as a program does: the next job may go another way
-        return begun
-
-    begun = await asyncio.gather(*(asyncio.to_thread(publish, thread) for thread in range(4)))
-
-    await until(lambda: len(answered), sum(begun))
-    assert sum(begun) > 0
-    assert set(answered) == {None}
-    found = await ids(broker)
-    assert len(found) == len(set(found)) == sum(begun)
-    for thread in range(4):
-        mine = [int(one.partition("-")[2]) for one in found if one.startswith(f"{thread}-")]
-        assert mine == sorted(mine)
 
 
 async def test_a_message_that_a_lost_session_cannot_send_is_left_or_told_of(broker: RedisBroker) -> None:

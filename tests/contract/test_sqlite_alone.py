@@ -224,25 +224,6 @@ async def test_a_thread_stores_plain_jobs_by_itself_and_no_others(broker: Sqlite
     assert await ids(broker) == ["first", "second"]
 
 
-async def test_threads_store_side_by_side(broker: SqliteBroker) -> None:
-    await broker.publish(message("first"))
-    stored: list[str] = []
-
-    def store(thread: int) -> None:
-        for number in range(20):
-            one = message(f"{thread}-{number}")
-            if stores(broker, one):
-                stored.append(one.id)
-
-    await asyncio.gather(*(asyncio.to_thread(store, number) for number in range(4)))
-
-    found = await ids(broker)
-    assert sorted(found) == sorted(["first", *stored])
-    for number in range(4):
-        own = [id for id in found if id.startswith(f"{number}-")]
-        assert own == sorted(own, key=lambda id: int(id.partition("-")[2]))
-
-
 async def test_coroutines_share_a_transaction_in_order(broker: SqliteBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "RENEW_EVERY", 600.0)  # it is a transaction as well
     await broker.publish(message("first"))
