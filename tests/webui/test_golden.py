@@ -77,6 +77,7 @@ SHOP = {
     "retries-confirm": "/retries/confirm?act=give%20up&id=again-1",
     "recurring-job": "/recurring/nightly",
     "class": "/classes/shop.send",
+    "limits-nothing": "/limits?text=us",
     "past-the-end": "/scheduled?page=9",
     "job-whole-life": "/jobs/life-1",
     "job-every-step": "/jobs/life-2",
@@ -232,7 +233,7 @@ def fill(web: Web) -> None:
 
 async def limit(broker: Broker) -> None:
     """One of two jobs of a limit of one runs, and the other waits for it."""
-    asks = {"limit": 1, "limit-key": "shop.sync:eu"}
+    asks = {"limit": 1, "limit-key": 'shop.sync:<b>"eu/1"</b>'}
     await broker.publish_many(limited(id, "limited", extra=asks) for id in ("limited-1", "limited-2"))
     consumer = await consume(broker, "limited", slots=2)
     for slot in (1, 2):
@@ -290,6 +291,7 @@ async def subscribe(broker: Broker) -> None:
 
 #: What a conversation finds besides, by its name.
 MORE: dict[str, Callable[[Web], object]] = {
+    "limits": lambda web: web.client.run(limit),
     "workflows": lambda web: (web.client.run(add_order), web.client.run(lambda broker: end_step(broker, "unpack"))),
     "topics": lambda web: (web.client.run(subscribe), web.client.publish("order.paid", 1, id="paid")),
 }

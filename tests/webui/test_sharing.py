@@ -1,22 +1,15 @@
-"""What jobs share: tenants, keys of unique jobs, topics of events and limits, on their pages and in the API."""
+"""What jobs share: keys of unique jobs and topics of events, on their pages and in the API."""
 
-import asyncio
 from html import unescape
 from typing import Any
 from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from palermo.contract.broker import open_broker
 from palermo.contract.events import Subscription
 from palermo.webui.pages.topics import WIDTH
-from tests.contract.tools import message
-from tests.contract.workers import consume, take
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
-
-KEY = 'shop.sync:<b>"eu/1"</b>'
-
 
 # -- keys
 
@@ -81,31 +74,3 @@ def test_events_that_are_refused_are_neither_counted_nor_told_again(settings: An
 
     assert ("Events without a subscriber are refused." in text, "Replay" in text) == (True, False)
     assert web.api("topics")["kept"] is None
-
-
-# -- limits
-
-
-def test_limits_are_listed_and_filtered(web: Web) -> None:
-    async def go() -> None:
-        """One of two limited jobs runs, and the other is put aside, until their worker is gone."""
-        broker = await open_broker(web.inspector._client.settings.session("worker"))
-        try:
-            asks = {"limit": 1, "limit-key": KEY}
-            await broker.publish_many([message(extra=asks), message(extra=asks)])
-            consumer = await consume(broker, slots=2)
-            assert [await consumer.permit(await take(consumer, slot)) for slot in (1, 2)] == [0.0, None]
-            await asyncio.to_thread(look)
-        finally:
-            await broker.close()
-
-    def look() -> None:
-        row = {"key": KEY, "limit": 1, "rate": None, "running": 1, "waiting": 1}
-        assert web.http.get("/api/limits").json() == {"rows": [row], "total": 1, "page": 1, "limit": 100}
-        assert web.http.get("/api/limits?text=us").json()["rows"] == []
-        text = web.http.get("/limits").text
-        assert (KEY in text, KEY in unescape(text)) == (False, True)
-        assert "No key matches." in web.http.get("/limits?text=us").text
-
-    assert "No job with a limit is running or waiting." in web.http.get("/limits").text
-    asyncio.run(go())
