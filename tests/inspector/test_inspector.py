@@ -10,7 +10,7 @@ from palermo.client.client import Client
 from palermo.contract.serialization import Serializers
 from palermo.contract.sweep import SweepProgress
 from palermo.core.message import Message
-from palermo.errors import EncodeError, NotFound, PalermoError, QueueNameInvalid, SignatureInvalid
+from palermo.errors import EncodeError, NotFound, QueueNameInvalid, SignatureInvalid
 from palermo.inspector.changes import Rewriter
 from palermo.inspector.inspector import Inspector
 from palermo.jobs import registry
@@ -76,19 +76,6 @@ def test_a_failed_job_is_shown_and_requeued_by_its_id(client: Client, inspector:
     assert ids(inspector, "failed") == ["0", "2", "0"]
     (requeued,) = waiting(client, "mail")
     assert (requeued.id, requeued.retries, requeued.failure) == ("1", 1, None)
-
-
-def test_ids_that_are_not_there_are_named_after_the_others_are_done(client: Client, inspector: Inspector) -> None:
-    publish_failed(client, (message("1"), failure()), (message("2"), failure()))
-    errors: list[PalermoError] = []
-
-    with pytest.raises(NotFound, match="nobody"):
-        inspector.failed.requeue(["nobody", "1"])
-    taken = inspector.failed.requeue(["nobody", "2"], on_error=errors.append)
-
-    assert [job.id for job in taken] == ["2"]
-    assert [type(error) for error in errors] == [NotFound]
-    assert ids(inspector, "mail") == ["1", "2"]
 
 
 @pytest.mark.parametrize(
