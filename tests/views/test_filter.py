@@ -37,7 +37,7 @@ NOW = 1_800_000_000.0
         ("due_from:1h due_until:@1800000007", {"due_from": NOW + 3_600, "due_until": NOW + 7}),
         ("requeued:false longer:1m group:6f62", {"requeued": False, "longer": 60.0, "group": "6f62"}),
         ('worker:7@web-1 "a:b" https://x', {"worker": "7@web-1", "text": "a:b https://x"}),
-        ("pid:7@web-1", {"text": "pid:7@web-1"}),
+        *((text, {"text": text}) for text in ("pid:7@web-1", "12:30", "ValueError: no")),
     ],
 )
 def test_a_text_means_a_filter(text: str, wanted: dict[str, Any]) -> None:

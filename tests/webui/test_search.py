@@ -239,11 +239,6 @@ def test_a_query_that_cannot_be_meant_marks_its_field(orders: Web) -> None:
     assert 'aria-invalid="true" aria-describedby="search-problem"' in orders.http.get("/search?q=que:mail").text
 
 
-@pytest.mark.parametrize("q", ["https://bank.example/a", "pid:12@web-1", '"localhost:5672"', "12:30", "ValueError: no"])
-def test_text_with_a_colon_is_text(orders: Web, q: str) -> None:
-    assert search(orders, q)["total"] == 0
-
-
 def test_jobs_are_found_by_their_arguments_and_never_by_hidden_ones(settings: Settings, serve: Serve) -> None:
     web = serve(replace(settings, journal="all"), redact=["*password*"])
     secret, at = {"password": "hunter2"}, time.time() - 9
