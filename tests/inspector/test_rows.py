@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import palermo
-from palermo.contract.broker import Broker, QueueInfo
+from palermo.contract.broker import Broker
 from palermo.contract.row_types import AttemptRow, ErrorRow, RunningRow, WorkerUsageRow
-from palermo.contract.rows import as_json, iso_instant, job_row, queue_row, running_row, worker_row
+from palermo.contract.rows import as_json, iso_instant, job_row, running_row, worker_row
 from palermo.contract.serialization import Serializers
 from palermo.contract.worker_info import ReportedArguments, RunningJob, WorkerInfo
 from palermo.core.failure import Attempt, Failure
@@ -44,17 +44,6 @@ class Point:
 
 def a_message(**fields: object) -> Message:
     return Message(**{"id": "1", "queue": "mail", "job": "shop.send", "body": b'["a@b.c", 3]', **fields})  # type: ignore[arg-type]
-
-
-def test_a_queue_and_a_waiting_job_have_every_field_of_the_row() -> None:
-    counts = {"name": "mail", "pending": 3, "in_progress": 1, "workers": 2}
-    assert queue_row(QueueInfo(**counts)) == {**counts, "paused": False}  # type: ignore[arg-type]
-    row = job_row(a_message(created_at=1_700_000_000, preview="'a@b.c', 3"), JobState.PENDING, SERIALIZERS)
-
-    known = {"id": "1", "job": "shop.send", "queue": "mail", "state": "pending", "created_at": "2023-11-14T22:13:20Z"}
-    body = {"args": ["a@b.c", 3], "kwargs": {}, "preview": "'a@b.c', 3", "content_type": "application/json"}
-    nothing = ("run_at", "retries", "failed_at", "error", "worker", "tenant", "topic", "parent")
-    assert row == {**known, **body, **dict.fromkeys(nothing), "attempts": [], "priority": 0, "headers": {}}
 
 
 def test_a_job_that_waits_to_be_retried_says_why_and_what_went_before() -> None:
