@@ -171,6 +171,12 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=30.0)
 
 
+@pytest.fixture(params=BROKERS)
+def any_settings(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Settings:
+    """The same of each broker."""
+    return Settings(url=url_of_broker(request, tmp_path), exchange=exchange, publish_timeout=30.0)
+
+
 @pytest.fixture
 def client(settings: Settings) -> Iterator[Client]:
     """A client of the broker that the fixture `settings` names."""

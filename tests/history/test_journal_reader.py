@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pika
 import pytest
@@ -18,7 +17,6 @@ from palermo.history.journal_reader import JournalFollower, read_to_end
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.views.filter import JobFilter
-from tests.brokers import BROKERS, url_of_broker
 from tests.helpers import eventually
 from tests.history.written import NOON, batch, ended, enqueued, failed, write
 from tests.tcp_proxy import TcpProxy
@@ -45,16 +43,6 @@ class Kept:
         self.ids.clear()
         self.resets += 1
         self.broken = False
-
-
-@pytest.fixture(params=BROKERS)
-def any_settings(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Settings:
-    return patient_settings(url_of_broker(request, tmp_path), exchange)
-
-
-@pytest.fixture
-def settings(tmp_path: Path, exchange: str) -> Settings:
-    return patient_settings(f"sqlite:///{tmp_path}/jobs.db", exchange)
 
 
 def patient_settings(url: str, exchange: str) -> Settings:

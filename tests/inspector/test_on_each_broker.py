@@ -14,20 +14,19 @@ from palermo.inspector.doctor import examine
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import TakenJob
 from palermo.settings.settings import Settings
-from tests.brokers import BROKERS, url_of_broker
 from tests.helpers import eventually
 from tests.inspector.jobs import message, publish, publish_many_failed
 from tests.scale import scaled
 from tests.webui.scheduled_jobs import due
 
 
-@pytest.fixture(params=BROKERS)
-def settings(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Settings:
-    return Settings(url=url_of_broker(request, tmp_path), exchange=exchange, publish_timeout=30)
+@pytest.fixture
+def settings(any_settings: Settings) -> Settings:
+    return any_settings
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("any_settings", ["sqlite"], indirect=True)
 def test_a_worker_is_started_seen_paused_and_stopped(client: Client, inspector: Inspector) -> None:
     worker = inspector.workers.start(["palermo.demo.jobs"], queues="mail")
     try:
@@ -96,7 +95,7 @@ def environment(settings: Settings) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("any_settings", ["sqlite"], indirect=True)
 def test_an_interrupted_requeue_says_how_many_it_moved(
     client: Client, inspector: Inspector, environment: dict[str, str], tmp_path: Path
 ) -> None:

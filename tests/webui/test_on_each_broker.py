@@ -1,24 +1,21 @@
 """One story of the pages and the API with a real worker, on each broker; the other tests here run on SQLite."""
 
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from palermo.settings.settings import Settings
-from tests.brokers import BROKERS, url_of_broker
 from tests.harness.rig import Rig
 from tests.helpers import eventually
-from tests.webui.conftest import BROKER_PATIENCE
 from tests.webui.scheduled_jobs import DAY
 from tests.webui.server import Web
 
 pytestmark = pytest.mark.usefixtures("patient")
 
 
-@pytest.fixture(params=BROKERS)
-def settings(request: pytest.FixtureRequest, exchange: str, tmp_path: Path) -> Settings:
-    return Settings(url=url_of_broker(request, tmp_path), exchange=exchange, publish_timeout=BROKER_PATIENCE)
+@pytest.fixture
+def settings(any_settings: Settings) -> Settings:
+    return any_settings
 
 
 @pytest.mark.slow
