@@ -117,20 +117,6 @@ def test_cancelling_on_the_page_of_a_job_leads_to_its_list(web: Web, lists: str)
     assert web.inspector.scheduled.list().rows == []
 
 
-def test_an_edit_to_a_queue_that_no_worker_serves_is_asked_about_once(web: Web) -> None:
-    schedule(web.client, due("later", DAY, "old"))
-    fields = {"args": '["new"]', "queue": "slow", "when": "3d"}
-
-    asked = web.form("/jobs/later/edit", "/jobs/later/edit", **fields)
-    assert "slow" in problems_at(asked)["queue"]
-    assert web.inspector.scheduled.list().rows[0]["queue"] == "mail"
-    done = web.press(asked, "/jobs/later/edit", **fields)
-
-    assert "Changed 1 job." in text_of(done)
-    [row] = web.inspector.scheduled.list().rows
-    assert (row["args"], row["queue"]) == (["new"], "slow")
-
-
 def test_an_edit_of_a_removed_recurring_job_becomes_the_form_that_adds_it(web: Web) -> None:
     web.inspector.recurring.put("nightly", "store.Nightly", cron="0 3 * * *")
     opened = web.http.get("/recurring/nightly").text
