@@ -121,15 +121,6 @@ def test_durations_of_an_enqueue_may_be_timedeltas(client: Client) -> None:
     assert len(durations) == 8
 
 
-def test_a_message_of_timedeltas_is_one_of_seconds(client: Client, waiting: Waiting) -> None:
-    client.enqueue(define(lambda: None, name="x"), timeout=MINUTE, rerun_after=2 * MINUTE, expires=3 * MINUTE)
-
-    (message,) = waiting()
-
-    assert (message.timeout, message.rerun_after) == (60.0, 120.0)
-    assert (message.expires_at or 0.0) - (message.queued_at or 0.0) == pytest.approx(180.0, abs=1.0)
-
-
 @pytest.mark.parametrize(
     ("value", "second"),
     [
