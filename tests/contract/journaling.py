@@ -35,8 +35,7 @@ async def append(broker: Broker, ids: Sequence[str]) -> None:
 
 
 async def caught_up(reader: JournalReader) -> None:
-    async with asyncio.timeout(60):
-        await reader.caught_up.wait()
+    await until(reader.caught_up.is_set)
 
 
 class JournalingContract:

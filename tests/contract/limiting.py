@@ -8,7 +8,7 @@ from palermo.core.lifecycle import Ack, Fail, Release, fail
 from palermo.core.limits import LimitInfo
 from palermo.core.message import Message
 from tests.contract.timing import time_kept
-from tests.contract.tools import FAILURE, Open, message, until
+from tests.contract.tools import FAILURE, Open, message, stopped, until
 from tests.contract.workers import Report, Worker, consume, nothing_for, take, take_and_ack
 from tests.helpers import HANGS
 
@@ -105,8 +105,7 @@ class LimitingContract:
         asking = asyncio.create_task(permitted(consumer, 2))
 
         await until(broker.limits, [LimitInfo(key="shop.mail.send", limit=1, rate="", running=1, waiting=2)])
-        asking.cancel()
-        await asyncio.wait({asking})
+        await stopped(asking)
 
     async def test_jobs_without_a_limit_are_asked_nothing(self, broker: Broker) -> None:
         await broker.publish(message("1"))

@@ -1,6 +1,5 @@
 """Contract: jobs that run again and again."""
 
-import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -81,9 +80,7 @@ class RecurringContract:
             sent = {"timeout": 3.5, "preview": "'ü'", "extra": {"region": "a"}}
             await broker.change_recurring(EntryChange.put(entry(since=begun, missed="all", sent=sent)))
             found = [(await take_and_ack(consumer), time.time()) for _ in range(3)]
-            async with asyncio.timeout(60):
-                while len(fired) < 3:  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(0.01)
+            await until(lambda: len(fired) >= 3)
         assert fired[:3] == [one.id for one, _ in found]
 
         ticks = [float(got.extra["tick"]) for got, _ in found]

@@ -20,7 +20,7 @@ from palermo.core.failure import Attempt
 from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import Ack, Fail, Reschedule, fail, retry
 from palermo.core.message import Message
-from tests.contract.tools import FAILURE, Open, counts, ids, look, message, until
+from tests.contract.tools import FAILURE, Open, counts, ids, look, message, stopped, until
 from tests.contract.workers import consume, nothing_for, take, take_and_ack
 
 DAY = 86_400.0
@@ -41,9 +41,7 @@ def due(id: str, after: float, **more: Any) -> Message:
 async def time_kept(broker: Broker, fired: OnJobs = ignore_jobs) -> AsyncIterator[None]:
     keeping = asyncio.ensure_future(broker.run_scheduler(fired))
     try:
-        async with asyncio.timeout(60):
-            while Duty.MAIN not in broker.duties:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.01)
+        await until(lambda: Duty.MAIN in broker.duties)
         yield
     finally:
         keeping.cancel()
@@ -129,8 +127,7 @@ class TimingContract:
         ((id, late),) = await taken(consumer, 1)
 
         assert (id, 0 <= late < 15) == ("later", True), (id, late)
-        standby.cancel()
-        await asyncio.wait({standby})
+        await stopped(standby)
 
     @pytest.mark.slow
     async def test_they_are_listed_soonest_first_by_page_queue_and_job(self, broker: Broker, another: Open) -> None:

@@ -86,6 +86,12 @@ async def until(probe: Callable[[], object], wanted: object = True) -> None:
         await asyncio.sleep(0.02)
 
 
+async def stopped(task: "asyncio.Future[Any]") -> None:
+    """Cancel the task, and wait until it has ended."""
+    task.cancel()
+    await asyncio.wait({task})
+
+
 async def in_time(measure: Callable[[], Awaitable[float]], *, within: float) -> None:
     """Measure until it took less than so many seconds, five times at most.
 

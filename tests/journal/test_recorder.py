@@ -51,9 +51,7 @@ class Tape:
         return [one for batch in self.batches for one in batch.records if kind in (None, one["kind"])]
 
     async def until(self, count: int, kind: str | None = None) -> list[Record]:
-        async with asyncio.timeout(60):
-            while len(self.records(kind)) < count:  # noqa: ASYNC110 - the reader has no event
-                await asyncio.sleep(0.01)
+        await until(lambda: len(self.records(kind)) >= count)
         return self.records(kind)
 
 
@@ -347,6 +345,4 @@ async def test_an_absent_journal_delays_at_first(
 
         journal.away = False
         await journal.until(3, "succeeded")
-        async with asyncio.timeout(60):
-            while made.recorder.is_failing:  # noqa: ASYNC110 - it has no event
-                await asyncio.sleep(0.01)
+        await until(lambda: made.recorder.is_failing, False)

@@ -32,7 +32,7 @@ from palermo.core.topology import amqp_queue, internal
 from palermo.errors import PalermoError
 from tests.contract.recurring import entry
 from tests.contract.timing import DAY, by_id, due, listed, time_kept
-from tests.contract.tools import counts, message, until
+from tests.contract.tools import counts, message, stopped, until
 from tests.contract.workers import Report, consume, nothing_for, take_and_ack
 from tests.rabbitmq.conftest import Open, connected, ids_in, on_both_kinds, outbox_on, too_large
 from tests.rabbitmq.patience import have_patience
@@ -279,8 +279,7 @@ async def running(ticker: RecurringJobs) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.wait({task})
+        await stopped(task)
 
 
 async def waiting(broker: Broker, queue: str = "jobs") -> int:

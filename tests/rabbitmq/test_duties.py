@@ -22,7 +22,7 @@ from palermo.contract.scheduled import CANCEL, ScheduledFilter
 from palermo.core.election import Duty
 from palermo.errors import BrokerUnavailable
 from tests.contract.timing import due, time_kept
-from tests.contract.tools import messages, until
+from tests.contract.tools import messages, stopped, until
 from tests.contract.unique_jobs import ask, holders, keyed
 from tests.helpers import HANGS
 from tests.rabbitmq.conftest import Open
@@ -198,8 +198,7 @@ async def test_a_leader_that_stands_in_hands_over_to_one_that_stands_by(broker: 
 
     assert (await ask(broker, keyed("c"))).outcome == "duplicate"
     assert broker._leader_client._leaders == {}
-    standing_by.cancel()
-    await asyncio.wait({standing_by})
+    await stopped(standing_by)
 
 
 async def test_a_leader_that_stands_in_publishes_no_job_that_is_due(broker: RabbitmqBroker) -> None:
@@ -252,8 +251,7 @@ async def test_another_session_leads_after_one_that_lost_its_connection(another:
     await first._connection.lost.wait()
     for _ in range(turns):
         await asyncio.sleep(0)
-    leading.cancel()
-    await asyncio.wait({leading})
+    await stopped(leading)
 
     async with time_kept(second):
         await until(lambda: len(second.duties) == len(Duty))
@@ -329,7 +327,6 @@ async def test_a_leader_cut_short_ends_its_connection(broker: RabbitmqBroker, mo
     ending = asyncio.ensure_future(leader.close())
     await asyncio.sleep(0)
 
-    ending.cancel()
-    await asyncio.wait({ending})
+    await stopped(ending)
 
     assert leader._connection.error is not None

@@ -19,7 +19,7 @@ from palermo.core.address import parse_url
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import amqp_queue, internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound
-from tests.contract.tools import PATIENT, message, until
+from tests.contract.tools import message, stopped, until
 from tests.contract.workers import Report, consume, take_and_ack
 from tests.rabbitmq.conftest import Open
 from tests.rabbitmq_node import Node, add_user, close_connections, set_permissions
@@ -70,8 +70,7 @@ async def test_a_session_that_gave_up_leaves_no_lock(connection: Connection, sec
         taking = asyncio.ensure_future(Mutex(lock).take(connection))
         for _ in range(turns):
             await asyncio.sleep(0)
-        taking.cancel()
-        await asyncio.wait({taking})
+        await stopped(taking)
         if not taking.cancelled() and taking.exception() is None and (channel := taking.result()) is not None:
             channel.raw.queue_delete(lock, callback=lambda _: None)
             await channel.close()
@@ -119,8 +118,7 @@ async def test_a_session_is_lost_though_it_settles(far: RabbitmqBroker, proxy: T
     proxy.stall("down")
     publisher.post("", lock, b"".join(PERSISTENT_JSON.encode()), b"{}", unconfirmed, None)
     proxy.hang_up(reset=True)
-    async with asyncio.timeout(PATIENT):
-        await connection.lost.wait()
+    await until(connection.lost.is_set)
 
     assert (could, holder.is_open) == ([False], False)
 
@@ -250,8 +248,7 @@ async def test_whoever_asked_and_is_cancelled_gives_back_what_came(connection: C
     channel = await connection.channel()
     asking = asyncio.ensure_future(channel.get_each([mail, mail]))
     await asyncio.sleep(0)  # asked, and not answered yet
-    asking.cancel()
-    await asyncio.wait({asking})
+    await stopped(asking)
 
     assert asking.cancelled()
     assert [got and got.body for got in await channel.get_each([mail] * 4)] == [b"first", LONG, b"last", None]
@@ -323,8 +320,7 @@ async def test_a_cancelled_get_leaves_no_error_unread(unread: list[str], connect
     channel = await connection.channel()
     asking = asyncio.ensure_future(channel.get(f"{exchange}.nobody"))
     await asyncio.sleep(0)
-    asking.cancel()
-    await asyncio.wait({asking})
+    await stopped(asking)
     assert channel.missing
 
 

@@ -20,7 +20,7 @@ from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import QUORUM, amqp_queue
 from palermo.errors import DeliveryLost
-from tests.contract.tools import counts, empty_looks_are_forgotten, message, messages, until
+from tests.contract.tools import counts, empty_looks_are_forgotten, message, messages, stopped, until
 from tests.contract.workers import Report, Worker, consume, take, take_and_ack
 from tests.rabbitmq.conftest import Open
 
@@ -112,8 +112,7 @@ def serve(runner: asyncio.Runner, another: Open, connection: Connection) -> Iter
 
     async def end() -> None:
         for at in made:
-            at.waiting.cancel()
-            await asyncio.wait({at.waiting})
+            await stopped(at.waiting)
             await at.consumer.close()
 
     yield serve
@@ -187,8 +186,7 @@ async def test_a_job_that_was_asked_for_too_many_goes_back_to_its_place(serve: S
     at = await serve("a,b")
     at.consumer.acknowledge(await at.busy(*jobs(5, "b")))
     assert await at.run(1) == ["b-0"]
-    at.waiting.cancel()  # with the next question on its way
-    await asyncio.wait({at.waiting})
+    await stopped(at.waiting)  # with the next question on its way
     assert at.waiting.cancelled()
     await until(at.pending, 4)
 
@@ -208,8 +206,7 @@ async def test_a_slot_that_rests_asks_for_nothing_after_its_job(serve: Start) ->
     first = await at.busy(*jobs(2, "b"))
     await at.consumer.pause_slot(1)
     at.consumer.acknowledge(first)
-    at.waiting.cancel()
-    await asyncio.wait({at.waiting})
+    await stopped(at.waiting)
     assert await at.pending() == 2
     at.receive()
     delivery = await at.next()

@@ -38,10 +38,9 @@ from palermo.core.topology import amqp_queue, internal
 from palermo.core.unique_keys import Key
 from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError
 from tests.contract.timing import time_kept
-from tests.contract.tools import counts, ids, message, until
+from tests.contract.tools import counts, ids, message, stopped, until
 from tests.contract.unique_jobs import WAITS, ask, begun, holder_place, holders, keyed
 from tests.contract.workers import Report, consume, take
-from tests.helpers import HANGS
 from tests.rabbitmq.conftest import Open, connected, ids_in, outbox_on
 
 
@@ -76,8 +75,7 @@ async def test_jobs_with_keys_are_enqueued_while_the_leader_writes_all_keys_anew
         for number in range(8):
             await ask(broker, keyed(f"before {number}"), key=f"before {number}")
         monkeypatch.setattr(ledgers, "_MOST", 10)
-        async with asyncio.timeout(HANGS):
-            await writes.wait()
+        await until(writes.is_set)
         for number in range(4):
             await ask(broker, keyed(f"beside {number}"), key=f"beside {number}")
         await broker.keys.free(["before 0", "beside 0"])
@@ -129,8 +127,7 @@ async def test_the_log_is_shortened_while_requests_come_all_the_time(
     monkeypatch.setattr(unique_keys, "TIDY_EVERY", 0.1)
     async with time_kept(broker):
         await ask(broker, keyed("first"))
-        async with asyncio.timeout(HANGS):
-            await forgotten.wait()
+        await until(forgotten.is_set)
 
 
 async def test_a_listing_looks_at_each_key_once(
@@ -177,15 +174,13 @@ async def test_a_queue_that_is_paused_while_a_slot_asks_for_its_next_job_is_left
         worker = await consume(await another())
         await worker.settle(await begun(worker), Ack())
         waiting = asyncio.ensure_future(take(worker))
-        async with asyncio.timeout(HANGS):
-            await asked.wait()
+        await until(asked.is_set)
         await broker.publish(message("stays"))
         await asyncio.sleep(0.2)
 
         assert await ids(broker) == ["stays"]
         assert await counts(broker) == (1, 0)
-        waiting.cancel()
-        await asyncio.wait({waiting})
+        await stopped(waiting)
 
 
 @pytest.fixture

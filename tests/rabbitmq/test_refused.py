@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher, RecordQueue, Unroutable
+from palermo.brokers.rabbitmq.amqp.stream import exists
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
 from palermo.brokers.rabbitmq.publishing.job_destinations import Place, TenantQueue
 from palermo.contract.broker import SessionParameters
@@ -262,8 +263,7 @@ async def being_made(connection: Connection, node: Node, name: str) -> "asyncio.
     node.evaluate("sys:suspend(ra_server_sup_sup)")
     asyncio.get_running_loop().call_later(1.0, node.evaluate, "sys:resume(ra_server_sup_sup)")
     making = asyncio.create_task(connection.declare(name, {"x-queue-type": "quorum"}))
-    while not (await connection.probe(name)).exists:  # noqa: ASYNC110 - RabbitMQ tells nobody of it
-        await asyncio.sleep(0.01)
+    await until(lambda: exists(connection, name))
     return making
 
 

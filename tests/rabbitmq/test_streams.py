@@ -76,8 +76,7 @@ async def test_a_reader_of_a_shorter_journal_ends(broker: RabbitmqBroker, monkey
 
     reader = StreamReader(await broker._connection.channel(), found.append, end + 1, None)
     await reader.start(broker.journal._stream.name, FROM_START, stored_at)
-    async with asyncio.timeout(PATIENT):
-        await reader.ended.wait()
+    await until(reader.ended.is_set)
 
     assert len(found) == end + 1
     assert not reader.caught_up.is_set()
