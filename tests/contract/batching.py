@@ -7,7 +7,7 @@ from palermo.contract.broker import Broker, Delivery
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail, requeue
 from palermo.errors import DeliveryLost
 from tests.contract.tools import FAILURE, Open, counts, ids, message, messages, until
-from tests.contract.workers import Worker, consume, nothing_for, take, take_and_ack
+from tests.contract.workers import Worker, at_work, consume, nothing_for, take, take_and_ack
 
 
 async def batch(consumer: Worker, first: Delivery, most: int = 10, wait: float = 0.0) -> list[Delivery]:
@@ -56,9 +56,7 @@ class BatchingContract:
 
     async def test_a_batch_waits_for_what_comes_in_time(self, broker: Broker, another: Open) -> None:
         publisher = await another()
-        await publisher.publish(message("first"))
-        consumer = await consume(await another())
-        first = await take(consumer)
+        consumer, first = await at_work(publisher, message("first"), on=await another())
         assert await consumer.next_for_batch(first, wait=0.05) is None
 
         await publisher.publish(message("second"))
@@ -122,9 +120,7 @@ SAVED = '{"loops":{"é":[3,17]}}'
 
 class SavingContract:
     async def test_a_copy_of_a_job_has_what_it_saved(self, broker: Broker, another: Open) -> None:
-        await broker.publish(message("a"))
-        consumer = await consume(await another())
-        delivery = await take(consumer)
+        consumer, delivery = await at_work(broker, message("a"), on=await another())
         await consumer.save(delivery, "earlier")
 
         await consumer.settle(delivery, Reschedule(replace(delivery.message, saved=SAVED)))
@@ -138,9 +134,7 @@ class SavingContract:
         assert (await take(consumer)).message.saved == SAVED
 
     async def test_what_a_job_saves_after_its_end_is_nowhere(self, broker: Broker, another: Open) -> None:
-        await broker.publish(message("a"))
-        consumer = await consume(await another())
-        delivery = await take(consumer)
+        consumer, delivery = await at_work(broker, message("a"), on=await another())
         await consumer.settle(delivery, Ack())
 
         await consumer.save(delivery, SAVED)

@@ -9,7 +9,7 @@ from palermo.core.limits import LimitInfo
 from palermo.core.message import Message
 from tests.contract.timing import time_kept
 from tests.contract.tools import FAILURE, Open, message, stopped, until
-from tests.contract.workers import Report, Worker, consume, nothing_for, take, take_and_ack
+from tests.contract.workers import Report, Worker, at_work, consume, nothing_for, take, take_and_ack
 from tests.helpers import HANGS
 
 
@@ -108,9 +108,7 @@ class LimitingContract:
         await stopped(asking)
 
     async def test_jobs_without_a_limit_are_asked_nothing(self, broker: Broker) -> None:
-        await broker.publish(message("1"))
-        consumer = await consume(broker)
-        delivery = await take(consumer)
+        consumer, delivery = await at_work(broker, message("1"))
 
         assert await consumer.permit(delivery) == 0.0
         await consumer.settle(delivery, Ack())

@@ -13,7 +13,7 @@ from palermo.core.lifecycle import Ack, Release, requeue
 from palermo.core.queue_selection import EVERY_QUEUE
 from tests.contract.tools import Open, counts, message, messages, put_into_failed, until
 from tests.contract.worker_commands import Obeying
-from tests.contract.workers import Report, consume, nothing_for, take, take_and_ack
+from tests.contract.workers import Report, at_work, consume, nothing_for, take, take_and_ack
 
 
 def ahead(seconds: int) -> int:
@@ -121,9 +121,7 @@ class MarkingContract:
 
     async def test_who_holds_a_cancelled_job_is_told(self, broker: Broker, another: Open) -> None:
         obeying = Obeying(None)
-        await broker.publish(message("7c9e"))
-        consumer = await consume(await another(), on_command=obeying)
-        held = await take(consumer)
+        consumer, held = await at_work(broker, message("7c9e"), on=await another(), on_command=obeying)
 
         await broker.cancel(["7c9e"], by="anna@desk")
 

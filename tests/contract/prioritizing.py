@@ -12,7 +12,7 @@ from palermo.core.unique_keys import KeyRequest
 from palermo.core.unique_rules import DEBOUNCE
 from tests.contract.timing import time_kept
 from tests.contract.tools import FAILURE, Open, ids, look, message, until
-from tests.contract.workers import consume, take, take_and_ack
+from tests.contract.workers import at_work, consume, take, take_and_ack
 
 
 def urgent(id: str, priority: int, queue: str = "jobs") -> Message:
@@ -61,9 +61,7 @@ class PrioritizingContract:
         await until(lambda: ids(broker), [one.id for one in in_order(sent)])
 
     async def test_a_priority_outlives_failure_requeue_and_retry(self, broker: Broker) -> None:
-        await broker.publish(urgent("7c9e", 7))
-        consumer = await consume(broker)
-        delivery = await take(consumer)
+        consumer, delivery = await at_work(broker, urgent("7c9e", 7))
         await consumer.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="w")))
         (failed,) = await look(broker, "failed")
 

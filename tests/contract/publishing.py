@@ -14,7 +14,7 @@ from palermo.core.failure import Attempt
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail
 from palermo.errors import BrokerUnavailable, DeliveryLost, PalermoError
 from tests.contract.tools import FAILURE, Open, counts, empty_looks_are_forgotten, ids, look, message, messages, until
-from tests.contract.workers import consume, nothing_for, take, take_and_ack
+from tests.contract.workers import at_work, consume, nothing_for, take, take_and_ack
 
 #: A value of each type that a header may have, with the extremes that AMQP can carry.
 HEADERS: dict[str, Any] = {
@@ -151,9 +151,7 @@ class ConsumingContract:
     async def test_a_failed_job_lies_in_failed_before_settle_returns(self, broker: Broker, another: Open) -> None:
         sent = message("7c9e", extra={"region": "acme"}, created_at=1_700_000_000, preview="1")
         onlooker = await another()
-        await broker.publish(sent)
-        consumer = await consume(broker)
-        delivery = await take(consumer)
+        consumer, delivery = await at_work(broker, sent)
 
         failed = fail(delivery.message, FAILURE, worker="pid:1@h/worker-1")
         await consumer.settle(delivery, Fail(failed))
@@ -182,9 +180,7 @@ class ConsumingContract:
         assert {(await take_and_ack(successor)).id for _ in range(3)} == {"jobs-0", "jobs-1", "jobs-2"}
 
     async def test_what_is_settled_cannot_be_settled_again(self, broker: Broker) -> None:
-        await broker.publish(message("7c9e"))
-        consumer = await consume(broker)
-        delivery = await take(consumer)
+        consumer, delivery = await at_work(broker, message("7c9e"))
         await consumer.settle(delivery, Ack())
 
         for again in (Ack(), Release(), Fail(message()), Reschedule(delivery.message)):

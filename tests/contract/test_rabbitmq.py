@@ -30,7 +30,7 @@ from tests.contract.publishing import ConsumingContract, PublishingContract
 from tests.contract.tenants import known
 from tests.contract.timing import time_kept
 from tests.contract.tools import FAILURE, PATIENT, Open, counts, ids, look, message, messages, put_into_failed, until
-from tests.contract.workers import consume, take, take_and_ack
+from tests.contract.workers import at_work, consume, take, take_and_ack
 from tests.rabbitmq.patience import have_patience
 from tests.rabbitmq_node import version_of
 from tests.rabbitmq_tidy import Tidy
@@ -186,9 +186,7 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
 
     async def test_each_queue_of_failed_jobs_is_shown_by_itself(self, broker: Broker) -> None:
         for number, there in enumerate(["failed", "failed:mail", "failed"]):
-            await broker.publish(message(f"jobs-{number}"))
-            consumer = await consume(broker)
-            delivery = await take(consumer)
+            consumer, delivery = await at_work(broker, message(f"jobs-{number}"))
             await consumer.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="w"), queue=there))
             await consumer.close()
 

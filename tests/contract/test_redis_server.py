@@ -27,7 +27,7 @@ from palermo.settings.settings import Settings
 from tests import redis_node
 from tests.contract.tools import FAILURE, PATIENT, OpenRedis, counts, end_all_leases, ids, message, messages, until
 from tests.contract.worker_commands import Obeying
-from tests.contract.workers import Report, consume, take, take_and_ack
+from tests.contract.workers import Report, at_work, consume, take, take_and_ack
 from tests.doc_pages import ROOT
 from tests.helpers import Stopwatch, eventually
 from tests.redis_node import RedisNode
@@ -42,9 +42,7 @@ def broker(redis_broker: RedisBroker) -> RedisBroker:
 
 
 async def test_a_worker_without_lease_settles_nothing(broker: RedisBroker, open_redis: OpenRedis) -> None:
-    await broker.publish(message("7c9e"))
-    late = await consume(await open_redis(), report=Report("jobs", pid=1))
-    held = await take(late)
+    late, held = await at_work(broker, message("7c9e"), on=await open_redis(), report=Report("jobs", pid=1))
 
     await end_all_leases(broker)
     heir = await consume(broker, report=Report("jobs", pid=2))

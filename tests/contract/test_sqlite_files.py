@@ -38,7 +38,7 @@ from tests.contract.recurring import entry, fire, names
 from tests.contract.timing import due, time_kept
 from tests.contract.tools import FAILURE, counts, ids, message, messages, until
 from tests.contract.unique_jobs import ask, holders, keyed
-from tests.contract.workers import Report, consume, take, take_and_ack
+from tests.contract.workers import Report, at_work, consume, take, take_and_ack
 
 NOBODY = 65_534
 
@@ -333,9 +333,7 @@ async def test_a_full_disk_refuses_jobs_and_keys(broker: SqliteBroker, unique: b
 
 
 async def test_a_job_that_fails_on_a_full_disk_stays_where_it_is(broker: SqliteBroker) -> None:
-    await broker.publish(message("7c9e"))
-    consumer = await consume(broker)
-    delivery = await take(consumer)
+    consumer, delivery = await at_work(broker, message("7c9e"))
     limit(broker, 1)  # no more than there are
 
     with pytest.raises(StoreInvalid, match="disk is full"):

@@ -25,7 +25,7 @@ from tests.contract.limiting import limited, nothing_permitted, permitted
 from tests.contract.timing import due, time_kept
 from tests.contract.tools import FAILURE, counts, ids, message, messages, put_into_failed, until
 from tests.contract.unique_jobs import RERUN, ask, begun, holders, keyed
-from tests.contract.workers import consume, take
+from tests.contract.workers import at_work, consume, take
 
 
 @pytest.fixture(params=["broker", "redis_broker"], ids=["sqlite", "redis"])
@@ -132,9 +132,7 @@ SETTLEMENTS = (Fail(_FAILED), Reschedule(message("a", retries=1)), Release())
 
 @pytest.mark.parametrize("settlement", SETTLEMENTS, ids=["fail", "retry", "release"])
 async def test_a_job_that_was_taken_back_is_not_settled(either: Broker, settlement: Settlement) -> None:
-    await either.publish(message("a"))
-    consumer = await consume(either)
-    held = await take(consumer)
+    consumer, held = await at_work(either, message("a"))
     await take_back(steps_of(either), held)
 
     with pytest.raises(DeliveryLost):

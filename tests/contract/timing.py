@@ -21,7 +21,7 @@ from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import Ack, Fail, Reschedule, fail, retry
 from palermo.core.message import Message
 from tests.contract.tools import FAILURE, Open, counts, ids, look, message, stopped, until
-from tests.contract.workers import consume, nothing_for, take, take_and_ack
+from tests.contract.workers import at_work, consume, nothing_for, take, take_and_ack
 
 DAY = 86_400.0
 
@@ -86,9 +86,7 @@ class TimingContract:
         assert early == []
 
     async def test_a_failed_job_is_failed_at_once_and_may_be_requeued_for_later(self, broker: Broker) -> None:
-        await broker.publish(message("7c9e"))
-        consumer = await consume(broker)
-        delivery = await take(consumer)
+        consumer, delivery = await at_work(broker, message("7c9e"))
         await consumer.settle(delivery, Fail(due("7c9e", DAY, failure=FAILURE, retries=0)))
         assert await ids(broker, "failed") == ["7c9e"]
 
@@ -258,9 +256,7 @@ def retrying(id: str, after: float, queue: str = "jobs", **more: object) -> Mess
 class RetryingContract:
     async def test_a_job_that_is_retried_comes_back_with_its_error(self, broker: Broker) -> None:
         sent = message("7c9e", extra={"region": "acme"}, created_at=1_700_000_000)
-        await broker.publish(sent)
-        consumer = await consume(broker)
-        delivery = await take(consumer)
+        consumer, delivery = await at_work(broker, sent)
 
         again = retry(delivery.message, FAILURE, worker="pid:1@h/worker-1", now=NOW, delay=0.5)
         await consumer.settle(delivery, Reschedule(again))
@@ -274,9 +270,7 @@ class RetryingContract:
         await until(lambda: counts(broker), (1, 0))
 
     async def test_another_worker_may_take_what_one_retries(self, broker: Broker, another: Open) -> None:
-        await broker.publish(message("7c9e"))
-        first = await consume(broker)
-        delivery = await take(first)
+        first, delivery = await at_work(broker, message("7c9e"))
         second = await consume(await another())
         await nothing_for(second)
         await first.pause_slot(1)
@@ -286,9 +280,7 @@ class RetryingContract:
         assert (await take_and_ack(second)).run_at == NOW
 
     async def test_a_job_cancelled_while_it_ran_is_cancelled_at_its_retry(self, broker: Broker, another: Open) -> None:
-        await broker.publish(message("7c9e", created_at=1_700_000_000))
-        consumer = await consume(broker)
-        delivery = await take(consumer)
+        consumer, delivery = await at_work(broker, message("7c9e", created_at=1_700_000_000))
         await broker.cancel(["7c9e"], by="somebody")
 
         await consumer.settle(delivery, Reschedule(retry(delivery.message, FAILURE, worker="w", now=NOW, delay=0)))

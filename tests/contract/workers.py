@@ -93,6 +93,13 @@ async def take(consumer: Consumer, slot: int = 1, *, within: float = HANGS) -> D
         return await consumer.receive(slot)
 
 
+async def at_work(broker: Broker, job: Message, *, on: Broker | None = None, **more: Any) -> tuple[Worker, Delivery]:
+    """Publish a job, and have a worker of its queue take it, on another session if one is given."""
+    await broker.publish(job)
+    worker = await consume(on or broker, job.queue, **more)
+    return worker, await take(worker)
+
+
 async def take_and_ack(consumer: Consumer, slot: int = 1) -> Message:
     delivery = await take(consumer, slot)
     await consumer.settle(delivery, Ack())
