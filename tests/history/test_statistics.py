@@ -1,24 +1,16 @@
 """Statistics of what is in a journal, without one: batches in, numbers out."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from palermo.core.durations import Durations
 from palermo.core.journal_records import RecordBatch, RecordKind, decode, encode, encode_record
 from palermo.history.series import COARSE, FINE, Dimension, Tally, Window, begin
 from palermo.history.statistics import Deploys, Statistics
+from tests.history.written import counts
 
 #: The beginning of a day.
 MIDNIGHT = 1_795_219_200.0
-
-
-def counts(at: float, queue: str = "mail", job: str = "shop.send", *, run: Iterable[float] = (), **numbers: int) -> Any:
-    took = Durations()
-    for seconds in run:
-        took.add(seconds)
-    return {"kind": "counts", "at": at, "queue": queue, "job": job, **numbers, **took.fields("run")}
 
 
 def up(at: float, release: str) -> Any:

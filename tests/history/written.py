@@ -1,9 +1,10 @@
 """Records as workers, clients and people write them, and a journal to write them into."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from palermo.client.client import Client
+from palermo.core.durations import Durations
 from palermo.core.journal_records import RecordBatch, encode, encode_record
 
 #: 2026-11-21 09:00 UTC.
@@ -36,6 +37,14 @@ def failed(id: str, kind: str = "failed", message: str = "no such thing", **more
 
 def done_by(by: str, action: str, *, at: float = NOON, **more: Any) -> Record:
     return {"kind": "action", "at": at, "action": action, "by": by, "source": "web", "outcome": "done", **more}
+
+
+def counts(at: float, queue: str = "mail", job: str = "shop.send", *, run: Iterable[float] = (), **numbers: int) -> Any:
+    """What a writer has counted; `run` has the seconds of each run."""
+    took = Durations()
+    for seconds in run:
+        took.add(seconds)
+    return {"kind": "counts", "at": at, "queue": queue, "job": job, **numbers, **took.fields("run")}
 
 
 def batch(

@@ -21,7 +21,7 @@ from palermo.settings.settings import Settings
 from palermo.webui.render.charts import durations_plot, runs_plot
 from palermo.webui.state.journal_views import journal_views
 from tests.helpers import eventually
-from tests.history.written import NOON, done_by, ended, failed, write
+from tests.history.written import NOON, counts, done_by, ended, failed, write
 from tests.history.written import failed as failed_run
 from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.tcp_proxy import TcpProxy
@@ -97,7 +97,7 @@ _NASTY = "<b>&\"a/b' ?window=x"
 
 
 def counted(job: str, **numbers: int) -> dict[str, Any]:
-    return counts("mail", job, **numbers) | {"at": time.time() - 60}
+    return counts(time.time() - 60, job=job, **numbers)
 
 
 @pytest.fixture
@@ -192,13 +192,6 @@ def cell(start: float, *, run: Iterable[float] = (), **numbers: int) -> Cell:
     return Cell(start, 10.0, tally)
 
 
-def counts(queue: str, job: str, run: Iterable[float] = (), **numbers: int) -> dict[str, Any]:
-    took = Durations()
-    for seconds in run:
-        took.add(seconds)
-    return {"kind": "counts", "at": time.time(), "queue": queue, "job": job, **numbers, **took.fields("run")}
-
-
 def test_a_plot_of_durations_has_round_limits_and_gaps() -> None:
     cells = [cell(0, run=[0.02]), cell(10, run=[0.02, 40.0]), cell(20), cell(30, run=[0.05])]
     nothing = [cell(0), cell(10)]
@@ -220,12 +213,12 @@ def test_a_plot_of_durations_has_round_limits_and_gaps() -> None:
 def test_what_was_counted_is_on_the_page_in_the_api_and_in_stats_txt(web: Web) -> None:
     told = [
         {"kind": "worker_up", "at": time.time(), "release": "1.4.2"},
-        counts("mail", "shop.send", succeeded=3, retried=1, run=[0.25, 0.5, 0.5, 2.0]),
-        counts(_NASTY, "shop.nasty", failed=2, run=[0.1, 0.1]),
+        counts(time.time(), succeeded=3, retried=1, run=[0.25, 0.5, 0.5, 2.0]),
+        counts(time.time(), _NASTY, "shop.nasty", failed=2, run=[0.1, 0.1]),
         {"kind": "lost", "at": time.time(), "count": 12},
     ]
     write(web.client, told)
-    write(web.client, [counts("mail", "shop.send", enqueued=9)], writer="client:1@host")
+    write(web.client, [counts(time.time(), enqueued=9)], writer="client:1@host")
     eventually(lambda: web.api("stats")["enqueued"] == 9)
 
     found = web.api("stats?window=hour")
@@ -262,7 +255,7 @@ def test_what_was_counted_is_on_the_page_in_the_api_and_in_stats_txt(web: Web) -
 
 def test_chart_numbers_are_on_the_page_with_links_to_the_jobs(web: Web) -> None:
     at = time.time() - 90
-    work = {**counts("mail", "shop.send", failed=1, succeeded=3, run=[0.25, 2.0]), "at": at}
+    work = counts(at, failed=1, succeeded=3, run=[0.25, 2.0])
     write(web.client, [{"kind": "worker_up", "release": "1.4.2", "at": at}, work])
     write(web.client, [failed_run("lost", at=at, job="shop.send"), failed_run("earlier", at=at - 900)])
     eventually(lambda: web.api("stats")["processed"] == 4)
@@ -291,8 +284,8 @@ def test_an_hour_of_yesterday_is_counted_from_its_first_to_its_last_minute(web: 
     ten = time.time() // 86_400 * 86_400 - 86_400 + 10 * 3_600
     for minutes, number in ((-1, 1), (0, 20), (30, 300), (59, 4_000), (60, 50_000)):
         at = ten + 60 * minutes + 1
-        write(web.client, [{**counts("mail", "shop.send", succeeded=number), "at": at}])
-        write(web.client, [{**counts("slow", "shop.resize", failed=number), "at": at}], writer="pid:8@host")
+        write(web.client, [counts(at, succeeded=number)])
+        write(web.client, [counts(at, "slow", "shop.resize", failed=number)], writer="pid:8@host")
     since, until = (time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(at)) for at in (ten, ten + 3_600))
     address = f"/statistics?since={since}&until={until}"
     web.page("/statistics", "Metrics")

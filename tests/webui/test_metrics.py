@@ -3,7 +3,6 @@
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -17,7 +16,7 @@ from palermo.webui.security.user_file import token_line
 from palermo.webui.site import Role
 from tests.harness.rig import Rig
 from tests.helpers import eventually
-from tests.history.written import write
+from tests.history.written import counts, write
 from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.inspector.workflows import add_order
 from tests.metrics.scraping import Scraped
@@ -54,10 +53,7 @@ def test_every_metric_of_the_catalogue_is_told_and_no_other(
 
 
 def test_events_are_counted_from_zero_and_queues_measured(rig: Rig, serve: Serve) -> None:
-    def counts(job: str, **numbers: int) -> dict[str, Any]:
-        return {"kind": "counts", "at": time.time(), "queue": "jobs", "job": job, **numbers}
-
-    write(rig.client, [counts("shop.send", succeeded=5, enqueued=5)])
+    write(rig.client, [counts(time.time(), "jobs", succeeded=5, enqueued=5)])
     # What is stored after the pages have read the journal counts.
     web = serve(rig.settings)
     eventually(lambda: scrape(web).value("palermo_journal_up") == 1)
@@ -65,8 +61,9 @@ def test_events_are_counted_from_zero_and_queues_measured(rig: Rig, serve: Serve
     assert scrape(web).value("palermo_jobs_processed_total", outcome="succeeded", **jobs) == 0
 
     durations = {"run": {"40": 30}, "wait": {"20": 30}}
-    sent = {**counts("shop.send", succeeded=30, enqueued=30), **durations}
-    write(web.client, [sent, {**counts("shop.pay", failed=2), "wait": {"20": 2}}], writer="pid:8@host")
+    sent = {**counts(time.time(), "jobs", succeeded=30, enqueued=30), **durations}
+    paid = {**counts(time.time(), "jobs", "shop.pay", failed=2), "wait": {"20": 2}}
+    write(web.client, [sent, paid], writer="pid:8@host")
     publish_failed(web.client, *((message(id, queue="jobs"), failure()) for id in ("bad-1", "bad-2")))
     publish(web.client, message("1"), message("2"))
     web.inspector.queues.pause("mail")

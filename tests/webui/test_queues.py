@@ -25,7 +25,7 @@ from palermo.webui.state import usage
 from palermo.webui.state.live_state import OldestJobs
 from tests.harness.rig import Rig
 from tests.helpers import HANGS, eventually
-from tests.history.written import write
+from tests.history.written import counts, write
 from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.rabbitmq.patience import have_patience
 from tests.webui.conftest import Serve
@@ -87,9 +87,9 @@ def test_only_the_page_of_an_address_that_there_may_be_looks_again(web: Web) -> 
 def test_a_queue_has_its_own_hour_rates_failures_and_tenants(web: Web) -> None:
     for queue, tenant in (("mail", "acme"), ("mail", "acme"), ("bills", None)):
         web.client.enqueue("shop.mail", queue=queue, tenant=tenant)
-    work = {"kind": "counts", "at": time.time() - 30, "job": "shop.mail"}
-    mail = {**work, "queue": "mail", "enqueued": 4_030, "succeeded": 400, "failed": 1, "retried": 2}
-    write(web.client, [mail, {**work, "queue": "bills", "enqueued": 403}])
+    at = time.time() - 30
+    mail = counts(at, "mail", "shop.mail", enqueued=4_030, succeeded=400, failed=1, retried=2)
+    write(web.client, [mail, counts(at, "bills", "shop.mail", enqueued=403)])
     publish_failed(web.client, (message("bad", queue="mail"), failure("shop.Wrong", "no")))
     told = ("403 jobs processed in the last hour", 'href="/failures?filter=queue:=mail">1</a>')
     page = web.page("/queues/mail", *told)
@@ -274,8 +274,7 @@ def test_a_job_that_fails_often_and_a_pause_lead_to_the_pages_that_help(
     publish(web.client, message("1"))
     publish(web.client, due("s1", 1.0))
     web.inspector.queues.pause("mail")
-    counts = {"queue": "mail", "job": "shop.send", "succeeded": 20, "failed": 5}
-    write(web.client, [{"kind": "counts", "at": time.time(), **counts}])
+    write(web.client, [counts(time.time(), succeeded=20, failed=5)])
 
     page = web.page("/problems", "5 of 25 runs")
     assert "paused, and 1 job waits in it" in page
