@@ -83,6 +83,7 @@ print(child.exitcode, palermo.inspector().queues.size("jobs"))
     assert python(source, tmp_path) == "0 9\n"
 
 
+@pytest.mark.slow
 def test_a_child_forked_while_threads_enqueue_does_not_hang(tmp_path: Path) -> None:
     # Each of them may wait long for its turn to write into the file, which is then logged.
     source = """

@@ -229,6 +229,7 @@ async def begun(at: Served, queue: str) -> Delivery:
     return await at.next()
 
 
+@pytest.mark.slow
 async def test_a_busy_worker_of_many_queues_gets_jobs_in_order(serve: Start) -> None:
     at = await serve(",".join(MANY))
     first = await begun(at, "q20")

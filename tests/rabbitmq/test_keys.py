@@ -197,6 +197,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return searches
 
 
+@pytest.mark.slow
 async def test_a_running_workflow_keeps_its_key(
     broker: RabbitmqBroker, another: Open, channel: Any, searches: list[float]
 ) -> None:
@@ -231,6 +232,7 @@ async def test_a_job_that_was_sent_ahead_to_a_worker_keeps_its_key(
         assert (await begun(worker)).duplicate_of == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduled", [False, True], ids=["waiting", "scheduled"])
 async def test_a_job_that_its_new_queue_refuses_keeps_its_key_where_it_is(
     broker: RabbitmqBroker, exchange: str, channel: Any, *, scheduled: bool
@@ -269,6 +271,7 @@ def unsay(url: str, exchange: str) -> None:
             channel.basic_publish("", key_queue(exchange), body, properties)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["queue", "worker"])
 async def test_a_new_leader_doubles_none(broker: RabbitmqBroker, another: Open, rabbitmq_url: str, place: str) -> None:
     await ask(broker, keyed("a"))

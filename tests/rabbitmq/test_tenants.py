@@ -68,6 +68,7 @@ async def test_an_idle_tenant_leaves_no_trace_and_returns(broker: RabbitmqBroker
             await until(there, False)
 
 
+@pytest.mark.slow
 async def test_a_tenants_queue_that_goes_while_it_is_declared_is_listed_again(
     broker: RabbitmqBroker, another: Open, there: Probe, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,6 +134,7 @@ def test_children_survive_signals_meant_for_the_parent(rig: Rig) -> None:
     assert rig.errors() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", [(), ("--pool", "thread", "-c", "2")], ids=["slots", "shared child"])
 def test_nothing_of_a_dead_process_piles_up_in_the_parent(rig: Rig, pool: tuple[str, ...]) -> None:
     worker = rig.idle(*pool, "--log-level", "warning")

@@ -126,6 +126,7 @@ def test_a_job_that_grows_above_the_limit_is_killed_and_says_why(rig: Rig) -> No
     assert rig.lines()[1] == "on_failure JobOutOfMemory"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["process", "thread"])
 def test_replacing_processes_pausing_and_stopping_do_not_meet(rig: Rig, pool: str) -> None:
     for _ in range(150):

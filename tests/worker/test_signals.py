@@ -58,6 +58,7 @@ source.wait()
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_begins_to_ignore_signals_dies_of_none() -> None:
     """A worker that had stopped well died of one more Ctrl-C: asyncio restores the defaults of the signals it drops."""
     ended = subprocess.run([sys.executable, "-c", UNDER_FIRE], capture_output=True, timeout=120, check=False)

@@ -43,6 +43,7 @@ def test_a_worker_obeys_a_signal_that_came_while_it_started(rig: Rig, moment: st
     assert f"signal received signal={name}" in worker.log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS[::2])
 def test_hup_while_a_worker_starts_makes_it_begin_anew(rig: Rig, moment: str) -> None:
     worker = signalled(rig, moment, "HUP")
@@ -99,6 +100,7 @@ def test_a_signal_to_a_worker_that_imports_is_obeyed_at_once(rig: Rig, slow: Pat
         assert worker.stop() == 0
 
 
+@pytest.mark.slow
 def test_hup_while_the_first_of_several_imports_lets_the_others_start(rig: Rig, slow: Path) -> None:
     supervisor = rig.worker("--workers", "2", modules=("slow",), cwd=slow)
     eventually(supervisor.children)

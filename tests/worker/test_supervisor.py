@@ -49,6 +49,7 @@ def test_a_worker_that_is_killed_is_replaced_and_all_end_together(rig: Rig) -> N
     assert supervisor.log.count("worker stopped") == 2
 
 
+@pytest.mark.slow
 def test_workers_stop_when_their_supervisor_is_killed(rig: Rig) -> None:
     supervisor, found = two_workers(rig)
 
@@ -57,6 +58,7 @@ def test_workers_stop_when_their_supervisor_is_killed(rig: Rig) -> None:
     eventually(lambda: not any(exists(pid) for pid in found))
 
 
+@pytest.mark.slow
 def test_a_burst_of_several_workers_runs_all_and_ends(rig: Rig) -> None:
     jobs = [rig.client.enqueue("say", keep_result=True) for _ in range(20)]
 
@@ -65,6 +67,7 @@ def test_a_burst_of_several_workers_runs_all_and_ends(rig: Rig) -> None:
     assert [job.result(30) for job in jobs] == ["old"] * 20
 
 
+@pytest.mark.slow
 def test_a_burst_that_cannot_go_on_is_not_begun_again(rig: Rig) -> None:
     (rig.path / "jobs.db").write_text("no database, and so no broker for anybody " * 100)
 
@@ -81,6 +84,7 @@ def test_a_module_that_cannot_be_imported_is_said_once_and_ends_all(rig: Rig) ->
     assert supervisor.log.count("no_such_module") == supervisor.log.count("cannot import module") * 2 == 2
 
 
+@pytest.mark.slow
 def test_a_change_of_the_code_is_taken_over_and_broken_code_waited_for(rig: Rig) -> None:
     module = rig.path / "supervised_jobs.py"
     worker = rig.worker("--reload")
