@@ -141,6 +141,8 @@ class Leader:
             raise self._connection.error or self._responder.error or deleted
         except (BrokerRefused, NewerFormat) as error:
             self.refused = error
+            if isinstance(error, NewerFormat):
+                fulfil(self._hands_over, error)  # the reason for those who ask until it is gone
             raise
         finally:
             fulfil(self._hands_over, HandsOver("the leader is ending."))
