@@ -165,3 +165,10 @@ def test_an_absent_broker_is_named_and_ends_in_3(
     (line,) = done.stderr.splitlines()
     assert (done.stdout, "secret" in line) == ("", False)
     assert re.search(f"BrokerUnavailable: .*127.0.0.1:{port}", line)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"), [(("enqueue", "x", "--args"), "--args"), (("workflows", "signal", "w1", "approved"), "VALUE")]
+)
+def test_deeply_nested_json_is_a_mistake(palermo: Palermo, command: tuple[str, ...], name: str) -> None:
+    assert f"{name} is nested too deeply." in palermo(*command, "[" * 100_000, code=2).stderr
