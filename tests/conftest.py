@@ -173,7 +173,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture(params=BROKERS)
 def any_settings(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Settings:
-    """The same of each broker."""
+    """Like `settings`, for each broker."""
     return Settings(url=url_of_broker(request, tmp_path), exchange=exchange, publish_timeout=30.0)
 
 

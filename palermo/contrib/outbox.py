@@ -200,7 +200,7 @@ def waiting_since(oldest: float | None) -> float:
 
 def _move(batch: RowBatch, client: Client) -> int:
     moved: list[int] = []
-    #: By job, because one full queue must not keep back the jobs of the others.
+    #: By job name. One full queue must not block the jobs of other queues.
     refused: dict[str, PublishRefused] = {}
     try:
         for row in batch.rows:

@@ -145,7 +145,7 @@ class Outbox:
 
     def __init__(self, metadata: MetaData, *, table: str = "palermo_outbox") -> None:
         """Add the table to `metadata`. Create it like your own, with `create_all` or a migration."""
-        # MySQL's TEXT holds 64 kB and SQL Server's no Unicode; this length is a LONGTEXT.
+        # TEXT holds only 64 kB on MySQL, where this length creates a LONGTEXT, and no Unicode on SQL Server.
         text = UnicodeText().with_variant(Text(2**24), "mysql", "mariadb")
         self.table = Table(
             table,

@@ -156,7 +156,7 @@ def test_the_commands_that_operators_run_first_name_the_cause(troubled: Troubled
 def test_all_probes_of_a_blocked_worker_stay_green(troubled: Troubled) -> None:
     def check(options: str) -> None:
         code, said = troubled.rig.answer(f"check {options}".replace("PIDFILE", troubled.pidfile))
-        # Nobody knows how many workers there are at the primary of a replica.
+        # A replica can't say how many workers its primary has.
         unknown = "--workers" in options and "queues and workers cannot be read" in said
         assert code == (1 if unknown else 0), said
 

@@ -142,7 +142,7 @@ class Leader:
         except (BrokerRefused, NewerFormat) as error:
             self.refused = error
             if isinstance(error, NewerFormat):
-                fulfil(self._hands_over, error)  # the reason for those who ask until it is gone
+                fulfil(self._hands_over, error)  # the reply to requests until the queue is closed
             raise
         finally:
             fulfil(self._hands_over, HandsOver("the leader is ending."))
