@@ -24,13 +24,17 @@ log = logging.getLogger("palermo.rabbitmq")
 
 Token = tuple[Channel, int]
 
+#: After a poll has found an empty queue, the number of jobs whose ends are awaited before the next poll. A poll of an
+#: empty queue costs three requests: cancel, get and consume.
+_AWAITED = 8
+
 
 class Slot:
     """One slot's subscription. It holds up to `prefetch` unsettled deliveries: the running job, and waiting ones.
 
     A delivery during `receive` is offered to its callback. If the callback accepts it, `receive` keeps waiting.
     RabbitMQ delivers no other job while the end of a keyed job or a step is being stored. In the meantime a slot of a
-    classic queue unsubscribes and polls for its next job (basic.get).
+    classic queue unsubscribes and polls for its next job (basic.get), unless the queue was empty lately.
     """
 
     def __init__(self, source: "PushSource", number: int) -> None:
@@ -52,6 +56,8 @@ class Slot:
         self._held: Token | None = None
         #: Whether to poll for the next job, because the last one's end is being stored.
         self._asks = False
+        #: Number of jobs whose ends are awaited before the next poll.
+        self._awaited = 0
         self._closed = False
         self._lock = asyncio.Lock()
 
@@ -152,6 +158,7 @@ class Slot:
             self._source.declarer.forget(self._source.queue)
             return None
         if got is None:
+            self._awaited = _AWAITED
             return None
         message = read(got, self._source.queue)
         return Delivery(message=message, slot=self._number, token=(channel, got.tag), redelivered=got.redelivered)
@@ -234,7 +241,8 @@ class Slot:
         self._held = None
         # Fast path, see benchmarks.drain keyed. Not for quorum queues, which answer basic.get slowly
         # (browsing/sweep.py).
-        self._asks = pending and self._kind == CLASSIC
+        self._asks = pending and self._kind == CLASSIC and self._awaited == 0
+        self._awaited -= min(self._awaited, pending)
         if token[0] is not self._channel:
             token[0].abandon()
         if self._taken:
