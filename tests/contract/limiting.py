@@ -3,12 +3,15 @@
 import asyncio
 import time
 
+from msgspec.structs import replace
+
 from palermo.contract.broker import Broker, Consumer, Delivery
+from palermo.contract.sweep import Move
 from palermo.core.lifecycle import Ack, Fail, Release, fail
 from palermo.core.limits import LimitInfo
 from palermo.core.message import Message
 from tests.contract.timing import time_kept
-from tests.contract.tools import FAILURE, Open, message, stopped, until
+from tests.contract.tools import FAILURE, Open, ids, message, stopped, until
 from tests.contract.workers import Report, Worker, at_work, consume, nothing_for, take, take_and_ack
 from tests.helpers import HANGS
 
@@ -88,6 +91,21 @@ class LimitingContract:
 
             await permitted(consumer, 1)
             await nothing_permitted(consumer, 2)
+
+    async def test_a_job_that_waits_with_its_permit_can_be_moved(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many([limited("1"), limited("2")])
+        async with time_kept(await another()):
+            consumer = await consume(broker, slots=2)
+            first = await permitted(consumer, 1)
+            await nothing_permitted(consumer, 2)
+            await consumer.settle(first, Ack())
+            await consumer.close()
+            await until(lambda: ids(broker), ["2"])
+
+            await broker.sweep("jobs", lambda found: Move(replace(found, queue="other")))
+
+            assert await ids(broker, "other") == ["2"]
+            assert (await permitted(await consume(broker, "other", report=Report("other", pid=2)))).message.id == "2"
 
     async def test_a_worker_that_is_gone_has_no_permits(self, broker: Broker, another: Open) -> None:
         leaving = await another()

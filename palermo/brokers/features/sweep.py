@@ -22,6 +22,7 @@ from palermo.brokers.features.unique_keys import (
     readmit,
 )
 from palermo.brokers.features.workflows import Workflows
+from palermo.contract import clock
 from palermo.contract.sweep import Move, Remove, SweepDecision, SweepProgress
 from palermo.core.message import Message
 from palermo.core.topology import is_failed
@@ -56,7 +57,9 @@ async def sweep(
             after = part.after
             messages = [message for _, _, message in part.jobs]
             if not is_failed(queue):
-                messages = await as_they_run(store, messages)
+                found, now = await as_they_run(store, messages), clock.now()
+                # A job in its queue is due, even one that got its permit before the time at which it was to ask again.
+                messages = [replace(one, run_at=None) if (one.run_at or now) > now else one for one in found]
             jobs = [(seen, number, one) for (seen, number, _), one in zip(part.jobs, messages, strict=True)]
             _, changes, seen = decided(jobs, part.seen, decide)
             removed = moved = 0
