@@ -165,9 +165,12 @@ class Recorder:
         self._writing = None
         self._attempted.set()
 
-    def add(self, kind: str, fields: Record, *, at: float | None = None) -> None:
-        """Add a record if its kind is recorded at this level. `at` defaults to now."""
-        if kind in self.kinds:
+    def add(self, kind: str, fields: Record, *, at: float | None = None, rare: bool = False) -> None:
+        """Add a record if its kind is recorded at this level, or it is `rare` and the level isn't "off".
+
+        `at` defaults to now.
+        """
+        if kind in self.kinds or (rare and self.level is not JournalLevel.OFF):
             self._append({"kind": kind, "at": round(self._now() if at is None else at, 3), **fields})
 
     def remind(self) -> None:

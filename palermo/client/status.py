@@ -318,7 +318,7 @@ _KEY_CLOSED = "it has ended, since dedupe blocks its key, and the journal has no
 _SILENCE = {
     JournalLevel.OFF: 'The "journal" setting is "off", so jobs that have ended are not recorded.',
     JournalLevel.FAILURES: "It may have succeeded: at the journal level failures, successful jobs are recorded"
-    " only if their result is kept.",
+    " only if their result is kept, or if they failed before.",
     JournalLevel.ALL: "The journal has no record of it either. Check the id. Its record may have"
     " expired, or its worker has another journal level or was killed before it wrote the record.",
 }

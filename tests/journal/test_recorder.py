@@ -268,7 +268,7 @@ KEPT = Succeeded(value=StoredResult("application/json", b"3"))
 
 
 def message(**more: Any) -> Message:
-    return Message(id="1", queue="jobs", job="a", created_at=7, **more)
+    return Message(**{"id": "1", "queue": "jobs", "job": "a", "created_at": 7, **more})
 
 
 def events_to(journal: Tape, level: JournalLevel = JournalLevel.FAILURES) -> JobEvents:
@@ -306,6 +306,18 @@ async def test_every_end_of_such_a_job_is_stored_once_before_it_is_acknowledged(
         (record,) = [one for one in journal.records() if one["kind"] != "counts"]
         assert {"kind": kind, "id": "1", "created": 7, "slot": 2, "attempt": 1}.items() <= record.items()
         assert record.get("result") == ({"content_type": "application/json", "text": "3"} if result == KEPT else None)
+
+
+async def test_a_success_after_a_failure_is_recorded_unless_nothing_is() -> None:
+    async with tape() as journal:
+        for level, job in ((JournalLevel.OFF, "off"), (JournalLevel.FAILURES, "failures")):
+            made = events_to(journal, level)
+            for retries in (None, 1):
+                await keep(made, Succeeded(), id=f"{job}-{retries}", retries=retries)
+            await made.recorder.flush(60)
+
+        await journal.until(2)
+        assert [one.get("id") for one in journal.records() if one["kind"] != "counts"] == ["failures-1"]
 
 
 async def test_only_an_end_is_stored_where_it_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:

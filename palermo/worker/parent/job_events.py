@@ -182,19 +182,21 @@ class JobEvents:
         self.recorder.count(kind, message.queue, message.job, wait, took)
         if self.count_run is not None:
             self.count_run(kind, message.queue, message.job, wait, took)
+        # Recorded at every level, because the job's last known state would otherwise remain its failure.
+        recovered = kind is RecordKind.SUCCEEDED and settled and bool(message.retries)
         if self._every_run:
             self.recorder.tentative.pop(slot, None)
-        elif kind is RecordKind.SUCCEEDED and settled:
+        elif kind is RecordKind.SUCCEEDED and settled and not recovered:
             return
         if not settled:
             kind, more = RecordKind.RELEASED, {}
-        if not written and kind in self.recorder.kinds:
+        if not written and (recovered or kind in self.recorder.kinds):
             fields = {**_run(slot, message, wait=wait, took=took), **more}
             if RUN_ENDS[kind] or message.attempt == 1:
                 # Recording the arguments at the enqueue would be costly for the program, and until now the broker has
                 # had them. A waiting retry may be cancelled there, and then no worker records its end.
                 fields |= self.recorder.arguments(message)
-            self.recorder.add(kind, fields, at=ended_at)
+            self.recorder.add(kind, fields, at=ended_at, rare=recovered)
 
     def result_refused(self, settlement: Fail | Reschedule, error: PalermoError) -> None:
         """Log that a queue refuses a job's result, at most once a minute."""
