@@ -12,13 +12,14 @@ rows.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.client import results
 from palermo.client.client import Client, default_client
@@ -26,6 +27,7 @@ from palermo.client.handle import Job
 from palermo.client.prepare import new_id
 from palermo.client.status import JobStatus, State
 from palermo.contract import clock
+from palermo.core.text import safe
 from palermo.core.times import Duration, due_at, in_seconds
 from palermo.errors import (
     BrokerError,
@@ -116,6 +118,8 @@ class RowSelection(Struct, frozen=True, kw_only=True):
     until: float | None = None
     #: Only the rows of these jobs.
     ids: Sequence[str] | None = None
+    #: Not the rows of jobs with these names.
+    without: Collection[str] = ()
 
 
 #: Locks rows, and commits deletions and refusals at the end of its block, even after an error.
@@ -154,13 +158,15 @@ def sweep_rows(open_batch: OpenBatch, client: Client | None, *, limit: int, min_
     """
     chosen = client or default_client()
     selection = RowSelection(limit=limit, until=clock.now() - min_age)
-    total = 0
+    total, refused = 0, dict[str, PublishRefused]()
     while True:
-        with open_batch(selection) as batch:
-            moved = _move(batch, chosen)
-        total += moved
+        with open_batch(replace(selection, without=refused.keys())) as batch:
+            total += _move(batch, chosen, refused)
         if len(batch.rows) < limit:
-            return total
+            break
+    for refusal in refused.values():
+        raise refusal
+    return total
 
 
 class CommitSweep:
@@ -183,8 +189,11 @@ class CommitSweep:
         if paused is client and time.monotonic() < until:
             return
         try:
+            refused = dict[str, PublishRefused]()
             with open_batch(RowSelection(limit=_AT_COMMIT, ids=ids[:_AT_COMMIT])) as batch:
-                _move(batch, client)
+                _move(batch, client, refused)
+            for refusal in refused.values():
+                raise refusal
         except _ENDS:
             raise
         except Exception as error:
@@ -198,10 +207,12 @@ def waiting_since(oldest: float | None) -> float:
     return 0.0 if oldest is None else max(0.0, clock.now() - oldest)
 
 
-def _move(batch: RowBatch, client: Client) -> int:
+def _move(batch: RowBatch, client: Client, refused: dict[str, PublishRefused]) -> int:
+    """Move these rows, and return their number.
+
+    Adds to `refused`, by job name, the errors of full queues, which must not block the jobs of other queues.
+    """
     moved: list[int] = []
-    #: By job name. One full queue must not block the jobs of other queues.
-    refused: dict[str, PublishRefused] = {}
     try:
         for row in batch.rows:
             assert row.number is not None
@@ -217,12 +228,11 @@ def _move(batch: RowBatch, client: Client) -> int:
                 raise
             except Exception as error:  # a user's hook may raise anything, and must not stop the others
                 log.error("outbox row cannot be enqueued id=%s job=%s error=%r", row.id, row.job, str(error))
-                batch.refuse(row.number, f"{type(error).__name__}: {error}")
+                # Escaped, because no database stores every character.
+                batch.refuse(row.number, safe(f"{type(error).__name__}: {error}", lines=True))
     finally:
         # Even after an error, because a confirmed job must not be enqueued again.
         batch.delete(moved)
-    for refusal in refused.values():
-        raise refusal
     return len(moved)
 
 

@@ -256,6 +256,8 @@ class _Batch:
             chosen = chosen.where(table.c.created_at <= selection.until)
         if selection.ids is not None:
             chosen = chosen.where(table.c.id.in_(selection.ids))
+        if selection.without:
+            chosen = chosen.where(table.c.job.not_in(selection.without))
         found = connection.execute(chosen.with_for_update(skip_locked=True)).mappings()
         self.rows = [OutboxRow(number=row["number"], **{name: row[name] for name in _STORED}) for row in found]
 

@@ -12,7 +12,7 @@ import pytest
 import palermo
 from palermo.client.client import Client
 from palermo.core.lifecycle import Succeeded
-from palermo.errors import ArgumentsInvalid, BrokerUnavailable
+from palermo.errors import ArgumentsInvalid, BrokerUnavailable, PublishRefused
 from palermo.inspector.inspector import Inspector
 from palermo.jobs import hooks, registry
 from palermo.settings.settings import Settings
@@ -225,6 +225,16 @@ def test_a_job_is_stored_with_the_data_and_enqueued_after_the_commit(shop: Any, 
     assert (shop.outbox.sweep(min_age=0), shop.outbox.waiting()) == (0, (0, 0.0))
 
 
+@palermo.job
+def crowd() -> None:
+    """A job whose queue is full."""
+
+
+@crowd.hook
+def before_enqueue() -> None:
+    raise PublishRefused("the queue is full")
+
+
 def test_a_sweep_moves_each_row_once_and_passes_one_that_can_never_go(shop: Any, away: Away, waiting: Waiting) -> None:
     @palermo.job
     def pack(number: int) -> None:
@@ -240,6 +250,7 @@ def test_a_sweep_moves_each_row_once_and_passes_one_that_can_never_go(shop: Any,
 
     refused: list[int] = [2]
     with away():
+        shop.outbox.enqueue(crowd)
         first, *_ = [shop.outbox.enqueue(pack, number) for number in (1, 2, 3, 4)]
         with pytest.raises(BrokerUnavailable):
             shop.outbox.sweep(min_age=0)
@@ -249,11 +260,12 @@ def test_a_sweep_moves_each_row_once_and_passes_one_that_can_never_go(shop: Any,
     assert shop.outbox.sweep() == 0  # rows as young as these are left to the program that stored them
     with pytest.raises(BrokerUnavailable):
         shop.outbox.sweep(min_age=0)
-    assert (waiting(), shop.outbox.waiting()[0]) == (["pack(1)"], 3)
-    assert shop.outbox.sweep(limit=1, min_age=0) == 2
+    assert (waiting(), shop.outbox.waiting()[0]) == (["pack(1)"], 4)
+    with pytest.raises(PublishRefused):
+        shop.outbox.sweep(limit=1, min_age=0)
 
     assert waiting() == ["pack(1)", "pack(2)", "pack(4)"]
-    assert [entry.error for entry in shop.OutboxEntry.objects.all()] == ["LookupError: no such order"]
+    assert [entry.error for entry in shop.OutboxEntry.objects.all()] == [None, "LookupError: no such order"]
 
 
 def test_wrong_arguments_and_a_missing_table_are_told_at_once(shop: Any, client: Client) -> None:

@@ -134,6 +134,8 @@ class _Batch:
             chosen = chosen.filter(created_at__lte=selection.until)
         if selection.ids is not None:
             chosen = chosen.filter(job_id__in=selection.ids)
+        if selection.without:
+            chosen = chosen.exclude(job__in=selection.without)
         found = chosen.order_by("number").select_for_update(skip_locked=skip_locked)[: selection.limit]
         self.rows = [
             OutboxRow(
