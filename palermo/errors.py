@@ -145,7 +145,7 @@ class EncodeError(SerializationError):
 
 
 class BodyTooLarge(SerializationError):
-    """A body of more than 16 MiB when enqueuing, or of more than 64 MB, decompressed, when running."""
+    """A body of more than 16 MiB when enqueuing (4 MiB with a unique key), or 64 MB, decompressed, when running."""
 
 
 class HeadersTooLarge(SerializationError):

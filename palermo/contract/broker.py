@@ -32,7 +32,7 @@ from palermo.core.queue_selection import PausedQueues, QueueSelection
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
 from palermo.core.unique_keys import Key, KeyRequest
 from palermo.core.unique_rules import EnqueueAnswer
-from palermo.errors import BrokerError, LeaderUnavailable, PalermoError, PublishRefused, UrlInvalid
+from palermo.errors import BodyTooLarge, BrokerError, LeaderUnavailable, PalermoError, UrlInvalid
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
@@ -216,10 +216,10 @@ MAX_KEYED_BODY = 4 * 1024 * 1024
 
 
 def check_bodies(claims: Iterable[KeyRequest]) -> None:
-    """Raise PublishRefused if the body of one of these jobs is too large for a job with a key."""
+    """Raise BodyTooLarge if the body of one of these jobs is too large for a job with a key."""
     for claim in claims:
         if len(claim.message.body) > MAX_KEYED_BODY:
-            raise PublishRefused(
+            raise BodyTooLarge(
                 f"job {claim.message.id} has a body of {len(claim.message.body):,} bytes; a job with a key can have"
                 f" {MAX_KEYED_BODY:,}. Store the data elsewhere and pass a reference to it."
             )
@@ -254,7 +254,7 @@ class UniqueKeys(Protocol):
         """Enqueue these jobs, each if its key is free; returns an answer for each.
 
         A job and its key are stored together. Repeating a call returns the same answers and changes nothing. Raises
-        PublishRefused for a body above MAX_KEYED_BODY.
+        BodyTooLarge for a body above MAX_KEYED_BODY.
         """
 
     async def why_silent(self) -> LeaderUnavailable | None:

@@ -31,6 +31,7 @@ from palermo.core.text import safe
 from palermo.core.times import Duration, due_at, in_seconds
 from palermo.errors import (
     BrokerError,
+    BrokerRefused,
     BrokerUnavailable,
     DuplicateJob,
     JobCancelled,
@@ -122,6 +123,9 @@ class RowSelection(Struct, frozen=True, kw_only=True):
     without: Collection[str] = ()
 
 
+#: The errors of jobs that the broker refused, by job name.
+_Refused = dict[str, BrokerError]
+
 #: Locks rows, and commits deletions and refusals at the end of its block, even after an error.
 OpenBatch = Callable[[RowSelection], AbstractContextManager[RowBatch]]
 
@@ -158,7 +162,7 @@ def sweep_rows(open_batch: OpenBatch, client: Client | None, *, limit: int, min_
     """
     chosen = client or default_client()
     selection = RowSelection(limit=limit, until=clock.now() - min_age)
-    total, refused = 0, dict[str, PublishRefused]()
+    total, refused = 0, _Refused()
     while True:
         with open_batch(replace(selection, without=refused.keys())) as batch:
             total += _move(batch, chosen, refused)
@@ -189,7 +193,7 @@ class CommitSweep:
         if paused is client and time.monotonic() < until:
             return
         try:
-            refused = dict[str, PublishRefused]()
+            refused = _Refused()
             with open_batch(RowSelection(limit=_AT_COMMIT, ids=ids[:_AT_COMMIT])) as batch:
                 _move(batch, client, refused)
             for refusal in refused.values():
@@ -207,10 +211,10 @@ def waiting_since(oldest: float | None) -> float:
     return 0.0 if oldest is None else max(0.0, clock.now() - oldest)
 
 
-def _move(batch: RowBatch, client: Client, refused: dict[str, PublishRefused]) -> int:
+def _move(batch: RowBatch, client: Client, refused: _Refused) -> int:
     """Move these rows, and return their number.
 
-    Adds to `refused`, by job name, the errors of full queues, which must not block the jobs of other queues.
+    Adds to `refused` the errors of queues that are full or in use, which must not block the jobs of other queues.
     """
     moved: list[int] = []
     try:
@@ -219,10 +223,9 @@ def _move(batch: RowBatch, client: Client, refused: dict[str, PublishRefused]) -
             if row.job in refused:
                 continue
             try:
-                with suppress(DuplicateJob):  # already enqueued
-                    batch.run(partial(_enqueue, client, row))
+                batch.run(partial(_enqueue, client, row))
                 moved.append(row.number)
-            except PublishRefused as error:
+            except (PublishRefused, BrokerRefused) as error:
                 refused[row.job] = error
             except (BrokerError, *_ENDS):
                 raise
@@ -241,7 +244,10 @@ def _enqueue(client: Client, row: OutboxRow) -> None:
     json = client.serializers.get("json")
     call: Any = json.loads(row.arguments.encode(), definition.classes if definition is not None else {})
     options: Any = json.loads(row.options.encode(), {})
-    client.enqueue_as(row.id, definition or row.job, call["args"], call["kwargs"], **options)
+    with suppress(DuplicateJob):
+        if client.enqueue_as(row.id, definition or row.job, call["args"], call["kwargs"], **options).enqueued:
+            return
+    log.info("outbox row not enqueued, another job has its key id=%s job=%s", row.id, row.job)
 
 
 class FindRow(Protocol):

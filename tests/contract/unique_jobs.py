@@ -23,7 +23,7 @@ from palermo.core.unique_keys import KeyRequest, Mode, UniqueLock, with_lock
 from palermo.core.unique_rules import DEBOUNCE, REPLACE, RERUN, THROTTLE, EnqueueAnswer, EnqueueOutcome
 from palermo.core.workflow import AddedStep, Graph
 from palermo.core.workflow_rules import Plan
-from palermo.errors import NotBrowsable, PublishRefused
+from palermo.errors import BodyTooLarge, NotBrowsable
 from tests.contract.timing import time_kept
 from tests.contract.tools import FAILURE, Open, counts, ids, look, message, until
 from tests.contract.workers import Worker, consume, nothing_for, take, take_and_ack
@@ -468,7 +468,7 @@ class KeyingContract:
             assert await outcome(broker, "b") == "duplicate"
 
     async def test_a_body_that_is_too_large_for_a_key_is_refused(self, broker: Broker) -> None:
-        with pytest.raises(PublishRefused, match="4,194,304"):
+        with pytest.raises(BodyTooLarge, match="4,194,304"):
             await ask(broker, keyed("a", body=b"x" * (MAX_KEYED_BODY + 1)))
 
     async def test_a_failed_job_waits_for_its_key(self, broker: Broker, worker: Worker, running: Delivery) -> None:

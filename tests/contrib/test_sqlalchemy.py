@@ -21,7 +21,15 @@ import palermo
 from palermo import errors
 from palermo.client.client import Client
 from palermo.contrib.sqlalchemy import Outbox, enqueue_after_commit
-from palermo.errors import ArgumentsInvalid, BrokerUnavailable, NotFound, PublishRefused, ResultTimeout, UsageError
+from palermo.errors import (
+    ArgumentsInvalid,
+    BrokerRefused,
+    BrokerUnavailable,
+    NotFound,
+    PublishRefused,
+    ResultTimeout,
+    UsageError,
+)
 from palermo.testing import Palermo
 
 Waiting = Callable[[], list[str]]
@@ -272,9 +280,9 @@ def test_a_sweep_that_is_ended_leaves_its_row(ended_by: type[Exception], engine:
     assert waiting() == ["interrupted(1)", "interrupted(2)", "interrupted(3)"]
 
 
-@pytest.mark.parametrize("swept", [False, True])
+@pytest.mark.parametrize(("swept", "error"), [(False, PublishRefused), (True, BrokerRefused)])
 def test_a_refused_job_does_not_keep_back_the_jobs_behind_it(
-    swept: bool, engine: Engine, away: Away, waiting: Waiting
+    swept: bool, error: type[Exception], engine: Engine, away: Away, waiting: Waiting
 ) -> None:
     @palermo.job
     def crowded(number: int) -> None:
@@ -283,20 +291,35 @@ def test_a_refused_job_does_not_keep_back_the_jobs_behind_it(
     @crowded.hook
     def before_enqueue(number: int) -> None:
         if full:
-            raise PublishRefused("queue jobs is full")
+            raise error("queue jobs is full")
 
     full = [True]
     with away() if swept else nullcontext(), Session(engine) as session, session.begin():
         for number in (1, 2):
             outbox.enqueue(session, crowded, number)
         outbox.enqueue(session, send, 3)
-    with pytest.raises(PublishRefused):
+    with pytest.raises(error):
         outbox.sweep(engine, limit=1, min_age=0)
     assert waiting() == ["send(3)"]
     full.clear()
     assert outbox.sweep(engine, min_age=0) == 2
 
     assert waiting() == ["send(3)", "crowded(1)", "crowded(2)"]
+
+
+def test_a_row_whose_key_is_held_is_deleted_and_logged(
+    engine: Engine, waiting: Waiting, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "palermo.outbox")
+    with Session(engine) as session, session.begin():
+        for on_duplicate in ("return", "return", "raise"):
+            unique = send.options(unique="until_done", unique_key="k", on_duplicate=on_duplicate)
+            outbox.enqueue(session, unique, 1)
+
+    assert (waiting(), outbox.waiting(engine)[0]) == (["send(1)"], 0)
+    assert [record.getMessage().split(" id=")[0] for record in caplog.records] == [
+        "outbox row not enqueued, another job has its key"
+    ] * 2
 
 
 def test_many_rows_are_moved_in_their_order(engine: Engine, waiting: Waiting) -> None:
