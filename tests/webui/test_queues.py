@@ -284,6 +284,12 @@ def test_a_job_that_fails_often_and_a_pause_lead_to_the_pages_that_help(
     web.page("/problems", "no worker moves it to its queue")
 
 
+def test_several_jobs_that_fail_often_lead_to_all_failures(web: Web) -> None:
+    write(web.client, [counts(time.time(), job=f"shop.{name}", succeeded=20, failed=5) for name in "abcde"])
+
+    assert 'href="/failures?filter=since:15m"' in web.page("/problems", "25 of 125 runs of 5 jobs")
+
+
 def test_read_only_pages_store_or_ask_little(settings: Settings, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     web = serve(settings, read_only=True)
     page = web.http.get("/problems").text

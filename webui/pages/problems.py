@@ -60,6 +60,7 @@ def shown_problem(request: Request, problem: PresentProblem) -> ShownProblem:
     """Return the problem with a link to a page that helps."""
     finding = problem.finding
     only = finding.names[0] if len(finding.names) == 1 else ""
+    runs = JobFilter(job=exactly(only)) if only else JobFilter()
     match problem.kind:
         case "unserved" | "resting" | "late" | "paused" if only:
             return ShownProblem(finding, f"Queue {only}", path(request, "queue", name=only))
@@ -74,12 +75,10 @@ def shown_problem(request: Request, problem: PresentProblem) -> ShownProblem:
         case "silent" | "died":
             return ShownProblem(finding, "Workers", path(request, "workers"))
         case "failing":
-            to = path(request, "failures", {"filter": f"{JobFilter(job=exactly(only))} since:15m"})
+            to = path(request, "failures", {"filter": f"{runs} since:15m" if only else "since:15m"})
             return ShownProblem(finding, "Their failures", to)
         case "retried":
-            return ShownProblem(
-                finding, "Their retries", path(request, "retries", filter_query(JobFilter(job=exactly(only))))
-            )
+            return ShownProblem(finding, "Their retries", path(request, "retries", filter_query(runs)))
 
 
 def _of_broker(request: Request, finding: Finding) -> ShownProblem:
