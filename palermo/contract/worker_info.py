@@ -100,6 +100,8 @@ class WorkerInfo(Plain, frozen=True, kw_only=True):
     jobs: tuple[RunningJob, ...] = ()
     #: The ids of prefetched jobs. Set by the broker.
     waiting: tuple[str, ...] = ()
+    #: The ids of jobs that it has taken: running ones, and those that it is about to start. Set by the broker.
+    taken: tuple[str, ...] = ()
     #: The ids of jobs that ended here after the broker had requeued them, so that only this worker knows their outcome.
     outcomes: tuple[str, ...] = ()
     #: Limited jobs, as pairs of key and job id: running ones, and those that wait for permission.

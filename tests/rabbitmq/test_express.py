@@ -333,6 +333,17 @@ async def test_a_slot_holds_as_many_jobs_as_its_prefetch_but_one_of_a_quorum_que
     assert caplog.text.count("prefetch is 1") == (queue_type == QUORUM)
 
 
+async def test_a_job_that_a_worker_holds_is_not_gone(broker: RabbitmqBroker, another: Open) -> None:
+    worker = await consume(broker, prefetch=2)
+    await broker.publish_many(messages(2))
+    await worker._consumer.receive(1)  # not reported as running, as while a worker reads how a job's last runs ended
+    await until(lambda: counts(broker), (0, 0))
+
+    for id in IDS[:2]:
+        found = await (await another()).find((id,))
+        assert (found.jobs, ["holds and has not started" in one for one in found.unseen]) == ((), [True])
+
+
 # -- the queue that is asked next, and how long one that was empty counts as empty
 
 

@@ -12,7 +12,7 @@ from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.brokers.rabbitmq.amqp.stream import exists
 from palermo.brokers.rabbitmq.consuming import run_log
 from palermo.brokers.rabbitmq.consuming.consumer import RabbitmqConsumer
-from palermo.brokers.rabbitmq.consuming.run_log import key
+from palermo.brokers.rabbitmq.consuming.run_log import CrashHistory, key
 from palermo.contract.broker import Delivery, SessionParameters
 from palermo.contract.worker_info import RunningJob
 from palermo.core.lifecycle import Ack, Release, Reschedule
@@ -179,6 +179,26 @@ async def test_what_a_job_saved_is_found_by_each_worker_after_a_death(join: Join
 
     assert taken.message.saved == "place"
     assert len(taken.deaths) == 2
+
+
+async def test_a_job_that_runs_again_after_a_slow_look_saves_more(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = CrashHistory.of
+
+    async def slow(*given: Any, **options: Any) -> Any:
+        await asyncio.sleep(4 * run_log.TICK)
+        return await find(*given, **options)
+
+    monkeypatch.setattr(CrashHistory, "of", slow)
+    await (await join(1)).die_at_work()
+    second = await join(2)
+    delivery = await second.take()
+    for place in ("first", "second"):
+        await second.consumer.save(delivery, place)
+
+        async def is_saved(place: str = place) -> bool:
+            return (await second.adapter._run_log.view()).saved(delivery.message) == place
+
+        await until(is_saved)
 
 
 async def test_what_a_job_saved_at_once_is_kept_until_it_ends(join: Join) -> None:

@@ -179,6 +179,7 @@ class RabbitmqBroker:
             self._outbox.open,
             steering.look,
             source.waiting,
+            lambda: [delivery.message.id for delivery in consumer.held()],
             kind=self._session.queue_type,
         )
         run_log = RunLog(self._exchange, report, self._outbox.open, connection, inbox=worker_control.inbox)

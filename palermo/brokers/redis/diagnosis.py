@@ -123,7 +123,7 @@ def _eviction(info: Mapping[str, str]) -> Finding:
     if policy.startswith("volatile-"):
         return Finding.warning(
             "eviction",
-            f"maxmemory-policy {policy}: Palermo's keys never expire, so only keys of other programs are evicted",
+            f"maxmemory-policy {policy}: no job is lost when the memory is full, but a job may be stored or run twice",
             "Use a separate server for Palermo, with maxmemory-policy noeviction.",
         )
     level = Finding.problem if info.get("maxmemory", "0") != "0" else Finding.warning

@@ -133,6 +133,12 @@ class _JobSearch:
         workers = await self._broker.workers()
         for place in running_at(workers, self._wanted):
             self._add(place)
+        known = {place.id for place in self.found}
+        self.unseen += [
+            f"the jobs that worker {worker.id} holds and has not started"
+            for worker in workers
+            if any(self._wanted(id) and id not in known for id in worker.waiting + worker.taken)
+        ]
         if not workers.complete:
             unasked = any(worker.state == UNASKED for worker in workers)
             self.unseen.append(

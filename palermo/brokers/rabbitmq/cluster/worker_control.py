@@ -129,16 +129,18 @@ class WorkerControl:
         publisher: Callable[[], Awaitable[Publisher]],
         look: Callable[[], Awaitable[None]],
         waiting: Callable[[], Sequence[str]],
+        taken: Callable[[], Sequence[str]],
         *,
         kind: str,
     ) -> None:
         """`look` reads changes of pauses and cancels, and returns once this worker has applied them.
 
-        `waiting` returns the ids of delivered jobs that no slot has started. `kind` is the type of the queue
-        `~presence` if it has to be created.
+        `waiting` returns the ids of delivered jobs that no slot has taken, and `taken` those of the others. `kind` is
+        the type of the queue `~presence` if it has to be created.
         """
         self._look = look
         self._waiting = waiting
+        self._taken = taken
         self._exchange = exchange
         self._connection = connection
         self._presence = WorkerPresence(connection, exchange, kind=kind)
@@ -185,7 +187,7 @@ class WorkerControl:
         answer: Mapping[str, Any] = {}
         if question.get("ask", "report") == "report":
             counts = self._connection.unreadable.counts
-            report = {**self._report().to_plain(), "waiting": self._waiting()}
+            report = {**self._report().to_plain(), "waiting": self._waiting(), "taken": self._taken()}
             answer = {**report, "inbox": self.inbox, "unreadable": counts}
         elif question["ask"] == "look":
             await self._look()

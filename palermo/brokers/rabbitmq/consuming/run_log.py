@@ -263,7 +263,7 @@ class RunLog:
             self.watch()
 
     def watch(self) -> None:
-        """Start recording long jobs. Called for each job; only the first call has an effect.
+        """Start recording long jobs, unless that has started. Called for each job, and each time one is recorded.
 
         Does nothing without a session, since a job may start just after the log was closed.
         """
@@ -273,6 +273,7 @@ class RunLog:
     async def begin(self, slot: int, id: str, dead: dict[str, str]) -> None:
         """Record that this slot will run a redelivered job. Call this before the job runs."""
         self._begun[slot] = id
+        self.watch()
         self._leaving.discard(id)
         if dead:
             self._blames[id] = dead
@@ -282,6 +283,7 @@ class RunLog:
         """Include a running job's saved data in the next record."""
         self._saved[message.id] = Saved.of(message, text)
         self._unsaved = True
+        self.watch()
 
     async def leave(self, slot: int, id: str) -> None:
         """Record that the job no longer runs here. Call this before the job is requeued."""
