@@ -16,6 +16,7 @@ from palermo.core.lifecycle import requeue as requeue_message
 from palermo.core.message import Message
 from palermo.core.times import Duration, in_seconds
 from palermo.core.topology import check_job_queue
+from palermo.errors import OptionInvalid
 from palermo.inspector.changes import Changes, Rewriter, check_options
 from palermo.inspector.context import Context
 from palermo.inspector.judges import (
@@ -76,9 +77,10 @@ class FailedJobs(Context):
     def requeue(self, which: Which, **options: Unpack[Requeuing]) -> list[TakenJob]:
         """Run failed jobs again: one id, several ids, or all that match a filter (JobFilter() for all).
 
-        `args`, `kwargs`, `queue` and `priority` replace the job's own values; `at` is the time to run it. Each job is
-        published and confirmed before it leaves `failed`, so an interruption loses none. Jobs that fail again during
-        the command are not requeued a second time.
+        `args`, `kwargs`, `queue` and `priority` replace the job's own values; `at` is the time to run it. With new
+        arguments, a filter must name a job, or OptionInvalid is raised. Each job is published and confirmed before it
+        leaves `failed`, so an interruption loses none. Jobs that fail again during the command are not requeued a
+        second time.
 
         Some jobs can't be requeued, because their queue's name is invalid or the new arguments don't fit. They remain
         in `failed`, and the command continues. At the end it raises the first such error, or NotFound for ids that
@@ -87,6 +89,11 @@ class FailedJobs(Context):
         """
         check_options(options, Requeuing)
         rewriter = Rewriter.of(self._client.serializers, options)
+        if rewriter.rewrites_arguments and isinstance(which, JobFilter) and not which.job:
+            raise OptionInvalid(
+                "new arguments would replace those of all chosen jobs. Name jobs by their ids, or choose a class with"
+                " --job NAME (the filter job:NAME)."
+            )
 
         def change(message: Message) -> Message:
             fresh = requeue_message(message, queue=rewriter.rest.queue)
