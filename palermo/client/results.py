@@ -174,7 +174,7 @@ async def _within(
             if watch.read_error
             else "`palermo status ID` shows where it is, `palermo queues` whether a worker serves its queue."
         )
-        raise ResultTimeout(f"job {job.id} did not end within {seconds:g} s. {why}") from None
+        raise ResultTimeout(f"no end of job {job.id} was seen within {seconds:g} s. {why}") from None
 
 
 async def _journal_end(

@@ -152,6 +152,6 @@ def test_a_setting_may_be_a_timedelta() -> None:
 def test_a_wait_may_be_a_timedelta(client: Client) -> None:
     job = client.enqueue(define(lambda: None, name="x"), keep_result=True)
 
-    with pytest.raises(ResultTimeout, match=r"did not end within 0.001 s"):
+    with pytest.raises(ResultTimeout, match=r"was seen within 0.001 s"):
         job.result(timeout=timedelta(milliseconds=1))
     assert palermo.inspector().failed.trim(max_age=MINUTE) == 0

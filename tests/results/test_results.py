@@ -72,7 +72,7 @@ def test_the_id_alone_is_enough_to_get_what_the_job_returned(any_rig: Rig, monke
     assert discarded.value.state == "discarded"
     with pytest.raises(ResultRefused, match=r"100,002 bytes, but max_result allows 65,536"):
         enqueue(rig, "large", 100_000).result(60)
-    with pytest.raises(ResultTimeout, match=r"did not end within 0\.2 s\. .*whether a worker serves its queue"):
+    with pytest.raises(ResultTimeout, match=r"was seen within 0\.2 s\. .*whether a worker serves its queue"):
         enqueue(rig, "tries_later").result(0.2)
 
     unkept = enqueue(rig, "unkept", "x", keep_result=False)
