@@ -10,14 +10,13 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterable
-from importlib.metadata import EntryPoint, distribution, entry_points, version
+from importlib.metadata import EntryPoint, distribution, entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 
-import palermo
 from palermo.contract import plugins
 
 pytestmark = pytest.mark.slow
@@ -129,10 +128,6 @@ def test_what_palermo_brings_itself_is_what_its_package_says(group: str) -> None
     assert {(each.name, each.value) for each in plugins.own(group).values()} == said
     assert all(callable(each.load()) for each in plugins.installed(group).values())
     assert plugins.installed("palermo.nothing") == {}
-
-
-def test_the_version_is_the_one_that_is_installed() -> None:
-    assert palermo.__version__ == version("palermo")
 
 
 def test_what_others_plug_in_is_found(tmp_path: Path) -> None:

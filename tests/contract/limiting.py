@@ -101,7 +101,6 @@ class LimitingContract:
             await consumer.settle(first, Ack())
             await consumer.close()
             await until(lambda: ids(broker), ["2"])
-
             await broker.sweep("jobs", lambda found: Move(replace(found, queue="other")))
 
             assert await ids(broker, "other") == ["2"]

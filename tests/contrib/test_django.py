@@ -263,7 +263,6 @@ def test_a_sweep_moves_each_row_once_and_passes_one_that_can_never_go(shop: Any,
     assert (waiting(), shop.outbox.waiting()[0]) == (["pack(1)"], 4)
     with pytest.raises(PublishRefused):
         shop.outbox.sweep(limit=1, min_age=0)
-
     assert waiting() == ["pack(1)", "pack(2)", "pack(4)"]
     assert [entry.error for entry in shop.OutboxEntry.objects.all()] == [None, "LookupError: no such order"]
 

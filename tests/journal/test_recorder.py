@@ -315,8 +315,8 @@ async def test_a_success_after_a_failure_is_recorded_unless_nothing_is() -> None
             for retries in (None, 1):
                 await keep(made, Succeeded(), id=f"{job}-{retries}", retries=retries)
             await made.recorder.flush(60)
-
         await journal.until(2)
+
         assert [one.get("id") for one in journal.records() if one["kind"] != "counts"] == ["failures-1"]
 
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import diagnosis
 from palermo.brokers.rabbitmq.amqp.alarms import confirmed
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
-from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, Got
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.journal import StreamJournal
@@ -164,29 +164,6 @@ async def test_a_slot_goes_on_after_an_end_that_was_not_confirmed(
         while waiting:
             waiting.discard((await take_and_ack(consumer)).id)  # the step may run again
         await until(lambda: left(broker), [])
-
-
-async def test_a_slot_does_not_poll_an_empty_queue_after_each_step(
-    broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, get = list[Got | None](), Channel.get
-
-    async def polling(channel: Channel, queue: str) -> Got | None:
-        found.append(await get(channel, queue))
-        return found[-1]
-
-    monkeypatch.setattr(Channel, "get", polling)
-    async with time_kept(broker):
-        consumer = await consume(await another())
-        step = await begin(broker, consumer, "0")
-        for number in range(1, 5):
-            await consumer.settle(step, Ack())
-            taking = asyncio.ensure_future(take(consumer))
-            await until(lambda: left(broker), [])
-            await broker.publish(message(f"{number}"))
-            await consumer.settle(await taking, Ack(adds=ADDS))
-            step = await take(consumer)
-    assert found == [None]
 
 
 @pytest.fixture

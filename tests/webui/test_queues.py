@@ -286,7 +286,6 @@ def test_a_job_that_fails_often_and_a_pause_lead_to_the_pages_that_help(
 
 def test_several_jobs_that_fail_often_lead_to_all_failures(web: Web) -> None:
     write(web.client, [counts(time.time(), job=f"shop.{name}", succeeded=20, failed=5) for name in "abcde"])
-
     assert 'href="/failures?filter=since:15m"' in web.page("/problems", "25 of 125 runs of 5 jobs")
 
 
