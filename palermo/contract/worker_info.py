@@ -100,7 +100,7 @@ class WorkerInfo(Plain, frozen=True, kw_only=True):
     jobs: tuple[RunningJob, ...] = ()
     #: The ids of prefetched jobs. Set by the broker.
     waiting: tuple[str, ...] = ()
-    #: The ids of jobs that it has taken: running ones, and those that it is about to start. Set by the broker.
+    #: The ids of jobs that it has taken and is about to start. Set by the broker.
     taken: tuple[str, ...] = ()
     #: The ids of jobs that ended here after the broker had requeued them, so that only this worker knows their outcome.
     outcomes: tuple[str, ...] = ()

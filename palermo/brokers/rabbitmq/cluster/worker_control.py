@@ -135,8 +135,8 @@ class WorkerControl:
     ) -> None:
         """`look` reads changes of pauses and cancels, and returns once this worker has applied them.
 
-        `waiting` returns the ids of delivered jobs that no slot has taken, and `taken` those of the others. `kind` is
-        the type of the queue `~presence` if it has to be created.
+        `waiting` returns the ids of delivered jobs that no slot has taken, and `taken` those of the others, also the
+        running ones. `kind` is the type of the queue `~presence` if it has to be created.
         """
         self._look = look
         self._waiting = waiting
@@ -187,8 +187,10 @@ class WorkerControl:
         answer: Mapping[str, Any] = {}
         if question.get("ask", "report") == "report":
             counts = self._connection.unreadable.counts
-            report = {**self._report().to_plain(), "waiting": self._waiting(), "taken": self._taken()}
-            answer = {**report, "inbox": self.inbox, "unreadable": counts}
+            report = self._report()
+            running = {job.id for job in report.jobs}
+            held = {"waiting": self._waiting(), "taken": [id for id in self._taken() if id not in running]}
+            answer = {**report.to_plain(), **held, "inbox": self.inbox, "unreadable": counts}
         elif question["ask"] == "look":
             await self._look()
         else:
