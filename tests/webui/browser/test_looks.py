@@ -123,7 +123,7 @@ def on_a_phone(page: Page) -> list[str]:
 
 #: By look: how a page is looked at, and the window in which it is loaded.
 _LOOKS: dict[str, tuple[Callable[[Page], list[str]], dict[str, Any]]] = {
-    "desktop": (on_a_desktop, {"viewport": _DESKTOP, "reduced_motion": "reduce"}),  # no colours between two
+    "desktop": (on_a_desktop, {"viewport": _DESKTOP, "reduced_motion": "reduce"}),  # no transitions
     "phone": (on_a_phone, PHONE),
 }
 
