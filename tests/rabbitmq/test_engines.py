@@ -127,10 +127,20 @@ async def test_a_session_is_lost_though_it_settles(far: RabbitmqBroker, proxy: T
 async def test_silent_calls_end(connection: Connection, lock: str, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     channel = await connection.channel()
     with monkeypatch.context() as patch:
-        patch.setattr("palermo.brokers.rabbitmq.amqp.connection.CALL_TIMEOUT", 0.2)
+        patch.setattr("palermo.brokers.rabbitmq.amqp.connection.CALL_TIMEOUT", 2.0)
+        patch.setattr("palermo.brokers.rabbitmq.amqp.connection._FROZEN_AFTER", 0.5)
         patch.setattr(connection.raw if call == "get_each" else channel.raw, call, lambda *_: None)
         with pytest.raises(BrokerUnavailable, match="did not answer in time"):
             await (channel.get(lock) if call == "get_each" else channel.close())
+
+
+@pytest.mark.parametrize("call", ["probe", "get"])
+async def test_a_frozen_broker_ends_the_session(far: RabbitmqBroker, proxy: TcpProxy, lock: str, call: str) -> None:
+    await far._connection.declare(lock)
+    channel = await far._connection.channel()
+    proxy.stall("down")
+    with pytest.raises(BrokerUnavailable, match="stopped answering"):
+        await getattr(channel, call)(lock)
 
 
 # -- requests and replies

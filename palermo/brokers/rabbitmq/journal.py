@@ -142,7 +142,8 @@ class StreamReader:
             self._channel.raw.close()
 
     async def _end_if_silent(self) -> None:
-        if not await come_to_end(self.caught_up, lambda: self._read, patience=CALL_TIMEOUT):
+        connection = self._channel.connection
+        if not await come_to_end(connection, self._stream, self.caught_up, lambda: self._read, patience=CALL_TIMEOUT):
             self._channel.abandon()
 
     def _take(self, position: int, body: bytes) -> None:

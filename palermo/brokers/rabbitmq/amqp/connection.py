@@ -5,7 +5,7 @@ import logging
 import ssl
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from pika import exceptions, spec
@@ -76,6 +76,9 @@ _MOST_SPARE = 2
 #: delete a queue of millions.
 CALL_TIMEOUT = 60.0
 
+#: Seconds without an answer to the simplest request after which a session without a worker is lost.
+_FROZEN_AFTER = 3.0
+
 #: Maximum bytes that Erlang's disk_log buffers in memory, and bytes of a frame around the argument.
 _DISK_LOG_BUFFER, _FRAME_REST = 66_000, 1_000
 
@@ -127,8 +130,8 @@ class Channel:
         """Wait for an answer, or for the end of the channel."""
         self._waiting.add(future)
         try:
-            async with asyncio.timeout(CALL_TIMEOUT):
-                return await future
+            await self.connection.wait_for(future)
+            return future.result()
         except TimeoutError as error:
             raise self.error or self.connection.translated(error) from error
         finally:
@@ -237,14 +240,15 @@ class Channel:
         self._waiting.add(future)
         try:
             raw.get_each(self.raw, queues, lambda _, *answer: take(delivered(*answer, left=answer[0].message_count)))
-            async with asyncio.timeout(CALL_TIMEOUT):
-                await asyncio.shield(future)
+            await self.connection.wait_for(future)
+            future.result()
             return found
         except (exceptions.AMQPError, exceptions.ChannelError, TimeoutError) as error:
             self.abandon()
             raise self.error or self.connection.translated(error) from error
         except asyncio.CancelledError:
-            await asyncio.wait({future}, timeout=CALL_TIMEOUT)
+            with suppress(TimeoutError):
+                await self.connection.wait_for(future)
             if not future.done():
                 self.abandon()
             for got in filter(None, found if self.is_open else ()):
@@ -282,8 +286,7 @@ class Channel:
         except exceptions.AMQPError:
             return
         try:
-            async with asyncio.timeout(CALL_TIMEOUT):
-                await future
+            await self.connection.wait_for(future)
         except TimeoutError as error:
             raise self.connection.translated(error) from error
 
@@ -384,6 +387,24 @@ class Connection:
         self.blocked = ""
         self._spare: list[Channel] = []  #: Open channels that are not in use.
 
+    async def wait_for(self, answer: "asyncio.Future[Any]") -> None:
+        """Wait until RabbitMQ's answer has arrived. Raises TimeoutError after CALL_TIMEOUT.
+
+        A worker waits for a frozen RabbitMQ to continue. Any other session is lost within five seconds: if nothing at
+        all arrives, not even the answer to a request that RabbitMQ answers during the slowest of calls.
+        """
+        async with asyncio.timeout(CALL_TIMEOUT):
+            while not (await asyncio.wait({answer}, timeout=None if self._session.takes else ANSWERED_WITHIN))[0]:
+                received = self.raw.bytes_received
+                try:
+                    self.raw.channel(on_open_callback=lambda opened: opened.close())
+                except exceptions.AMQPError:  # no more channels, or the connection is closing
+                    continue
+                await asyncio.wait({answer}, timeout=_FROZEN_AFTER)
+                if self.raw.bytes_received == received and not self.blocked:
+                    self.error = BrokerUnavailable(f"RabbitMQ at {self.where} stopped answering.")
+                    self.raw.abort()
+
     async def another(self, purpose: str) -> "Connection":
         """Another connection to the same broker, for calls that may make RabbitMQ close the connection."""
         return await open_connection(self._session, purpose)
@@ -395,21 +416,21 @@ class Connection:
         """A new channel. Raises BrokerUnavailable if the connection is lost; if it is closing, once it has closed."""
         if self.error is not None:
             raise self.error.with_traceback(None)  # otherwise each raise would keep the callers' objects alive
-        opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
-            raw = self.raw.channel(on_open_callback=lambda made: fulfil(opened, made))
+            raw = self.raw.channel(on_open_callback=lambda _: fulfil(opened, None))
         except exceptions.AMQPError as error:
             if isinstance(error, exceptions.ConnectionWrongStateError):
                 # It is closing. A caller that retries until `error` is set must not busy-wait.
                 await self.lost.wait()
             raise self.error or self.translated(error) from error
-        lost = asyncio.ensure_future(self.lost.wait())
+        raw.add_on_close_callback(lambda *_: fulfil(opened, None))
         try:
-            await asyncio.wait({opened, lost}, return_when=asyncio.FIRST_COMPLETED, timeout=CALL_TIMEOUT)
-        finally:
-            lost.cancel()
-        if not opened.done():
-            raise self.error or BrokerUnavailable(f"RabbitMQ at {self.where} did not open a channel in time.")
+            await self.wait_for(opened)
+        except TimeoutError as error:
+            raise self.translated(error) from error
+        if self.error is not None:
+            raise self.error.with_traceback(None)
         return Channel(self, raw)
 
     @asynccontextmanager
@@ -546,7 +567,7 @@ class Connection:
             self.raw.close(reply_text=f"{missing} was deleted; a new session will create it again")
 
     def _on_close(self, error: Exception) -> None:
-        self.error = self.translated(error)
+        self.error = self.error or self.translated(error)
         if isinstance(error, exceptions.ConnectionClosedByClient):
             self.error = BrokerUnavailable(
                 f"the session with RabbitMQ at {self.where} has been closed: {error.reply_text}."

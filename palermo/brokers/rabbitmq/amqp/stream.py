@@ -38,7 +38,7 @@ from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, write_record
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher
 from palermo.brokers.rabbitmq.amqp.replies import NotOnThisNode
-from palermo.brokers.rabbitmq.seconds import LOOK_EVERY, RETRY_EVERY, SOON
+from palermo.brokers.rabbitmq.seconds import ANSWERED_WITHIN, LOOK_EVERY, RETRY_EVERY, SOON
 from palermo.contract.tasks import wait_for_any
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
@@ -365,7 +365,9 @@ class Follower:
         if self._read < end and self.is_open:
             self._end = end
             self._caught_up.clear()
-            await come_to_end(self._caught_up, lambda: self._read, patience=patience)
+            await come_to_end(
+                self._channel.connection, self._stream, self._caught_up, lambda: self._read, patience=patience
+            )
         return self._read >= end and self.is_open
 
     def on_close(self, callback: Callable[[], None]) -> None:
@@ -383,16 +385,23 @@ class Follower:
             self._caught_up.set()
 
 
-async def come_to_end(end: asyncio.Event, read: Callable[[], int], *, patience: float) -> bool:
+async def come_to_end(
+    connection: Connection, stream: str, end: asyncio.Event, read: Callable[[], int], *, patience: float
+) -> bool:
     """Wait until a reader has reached its end. False if its offset `read` doesn't change for `patience` seconds.
 
     That happens if the stream was recreated after its end was queried, and has fewer entries.
     """
-    while not end.is_set():
+    clock = asyncio.get_running_loop().time
+    since = clock()
+    while not end.is_set() and clock() - since < patience:
         before = read()
-        await wait_for_any(end, timeout=patience)
-        if read() == before:
-            break
+        await wait_for_any(end, timeout=ANSWERED_WITHIN)
+        if read() != before:
+            since = clock()
+        elif not end.is_set():
+            with suppress(PalermoError):
+                await connection.probe(stream)  # the session ends if RabbitMQ is frozen
     return end.is_set()
 
 
