@@ -134,9 +134,12 @@ class SharedInterrupts(_Asked):
             try:
                 with self._lock:
                     self._begun = False
-                    if self._raised:
-                        _raise_in(self._thread, None)
-                    self._thread, self._raised = 0, False
+                    raised, self._thread, self._raised = self._raised, 0, False
+                if raised:
+                    # A pending error is raised at the first jump. Clearing it with NULL would leave the interpreter's
+                    # flag set: each check of the flag then costs a call, and Python 3.11 hangs under coverage.
+                    for _ in range(10):
+                        pass
                 return
             except JobError:
                 continue
@@ -179,8 +182,8 @@ class SharedInterrupts(_Asked):
 Interruptible = Interrupts | SharedInterrupts
 
 
-def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None if kind is None else ctypes.py_object(kind))
+def _raise_in(thread: int, kind: type[BaseException]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
 
 
 def _class_with_text(error: JobError) -> type[BaseException]:
