@@ -29,6 +29,8 @@ _AT_ONCE = 25
 
 def signal(client: JobClient, id: str, name: str, value: Any) -> Question[None]:
     """Send a signal to a workflow. Raises the same errors as Job.signal."""
+    if not isinstance(name, str) or not name:
+        raise OptionInvalid(f"signal name {name!r} is not the name of the step that waits for it.")
     serializer = client.serializers.get(client.settings.serializer)
     if not serializer.safe:
         serializer = client.serializers.get("json")
@@ -38,8 +40,6 @@ def signal(client: JobClient, id: str, name: str, value: Any) -> Question[None]:
             f"signal {name!r} has {len(stored.body):,} bytes; the maximum is {MAX_SIGNAL:,}. Store the data"
             " elsewhere and send a reference to it."
         )
-    if not name:
-        raise OptionInvalid("a signal needs the name of the step that waits for it.")
 
     async def ask(watch: JournalWatch) -> None:
         await (await watch.session()).workflows.signal(id, name, stored)

@@ -34,7 +34,7 @@ from palermo.core.header_json import dumps, loads
 from palermo.core.lifecycle import StoredResult
 from palermo.core.message import Message, to_headers
 from palermo.core.step_values import Use, Value, pack, unpack
-from palermo.core.times import Duration, due_at, in_seconds
+from palermo.core.times import Duration, due_at
 from palermo.core.topics import OCTETS
 from palermo.core.workflow import MAX_ADDED, AddedStep, Graph, Member, StepJob, step_id, step_of
 from palermo.core.workflow_rules import Condition, Plan, When
@@ -43,6 +43,7 @@ from palermo.jobs.current import parent_header
 from palermo.jobs.definition import JobDefinition, define
 from palermo.jobs.job_registry import registry
 from palermo.jobs.models import MARK
+from palermo.jobs.option_kinds import SECONDS
 from palermo.jobs.options import ENQUEUE_OPTIONS, NOT_IN_STEPS, WORKFLOW_OPTIONS, WorkflowOptions, read_options
 from palermo.tracing import trace_headers
 
@@ -108,7 +109,9 @@ class OutputOf:
             " output to another step, as an argument or in a list, tuple or dict, and use its value there."
         )
 
-    __bool__ = __iter__ = __str__ = __format__ = __reduce__ = _refuse
+    __bool__ = __iter__ = __str__ = __format__ = __reduce__ = __contains__ = __getitem__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __hash__ = object.__hash__
 
 
 class Marks:
@@ -208,7 +211,13 @@ class Building:
                 number += 1
                 name = f"{base}-{number}"
             return name
-        if not wanted.isprintable() or "/" in wanted or ":" in wanted or not 0 < len(wanted.encode()) <= MAX_STEP_NAME:
+        if (
+            not isinstance(wanted, str)
+            or not wanted.isprintable()
+            or "/" in wanted
+            or ":" in wanted
+            or not 0 < len(wanted.encode()) <= MAX_STEP_NAME
+        ):
             raise OptionInvalid(
                 f"step id {wanted!r:.120} must be 1 to {MAX_STEP_NAME} bytes of printable text without '/' or ':'."
             )
@@ -334,9 +343,7 @@ class Workflow:
 
         It fails if the signal isn't sent within `timeout` of the end of the steps before it.
         """
-        seconds = in_seconds(timeout)
-        if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
-            raise OptionInvalid(f"timeout={timeout!r} is not a duration; give seconds above 0, or a timedelta.")
+        seconds = None if timeout is None else SECONDS.read("timeout", timeout)
         self._building.check_open()
         name = self._building.named(name, name)
         return self._building.add(AddedStep(Plan(name=name, after=self._after, signal=True, timeout=seconds)))

@@ -60,9 +60,11 @@ class SavedState:
 
     def begin(self, name: str) -> Sequence[Any]:
         """Start a loop and return its position, which is empty if the loop has ended. Raises UsageError if the name is
-        used twice.
+        used twice, and drops all positions, because the next run would otherwise take the second loop for finished.
         """
         if name in self._begun:
+            self._loop_texts.clear()
+            self._send(self._value_text, {}, name, "the name of a loop")
             raise UsageError(
                 f"job {self._job} has two palermo.resume loops named {name!r}, so the second would start at the"
                 " position of the first. Give each its own name: palermo.resume(…, name='import')."

@@ -308,18 +308,22 @@ def test_what_cannot_be_saved_is_refused_at_once(
 
 
 def test_two_loops_of_one_name_and_a_batch_job_are_refused(palermo: Palermo, job: Declare) -> None:
-    @job(name="twice")
+    @job(name="twice", retries=5, backoff=0)
     def twice() -> None:
-        for _ in range(2):
-            list(module.resume([1, 2]))
+        for item in module.resume([1, 2], name="outer"):
+            done.extend((item, inner) for inner in module.resume([3], name="inner"))
 
     @job(name="batched", batch=2)
     def batched(items: list[int]) -> None:
         list(module.resume(items))
 
+    done = list[tuple[int, int]]()
     twice.enqueue()
-    with pytest.raises(UsageError, match=r"two palermo.resume loops named ''.*name='import'"):
+    with pytest.raises(UsageError, match=r"two palermo.resume loops named 'inner'.*name='import'"):
         palermo.work()
+    with pytest.raises(ExceptionGroup):
+        palermo.work_until_idle()
+    assert done == [(1, 3)] * 6  # none is skipped
     batched.enqueue(1)
     with pytest.raises(JobFailed, match="job batched takes batches"):
         palermo.work()
