@@ -52,6 +52,7 @@ def test_blanks_around_a_text_are_part_of_it_and_blank_fields_no_filter(web: Web
     blank = web.shown("/failures/confirm?act=discard&all=1&filter=+")
     assert "Discard 4 jobs?" in blank
     assert "All jobs, without a filter." in blank
+    assert web.http.post("/api/failed/discard", json={"filter": {"queue": None}}).status_code == 422
     assert (discarded(web, "order 1 "), discarded(web, "\ud800")) == (2, 0)
     assert web.ids("failed") == ["1", "2"]
 

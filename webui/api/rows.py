@@ -74,7 +74,8 @@ else:
         __doc__="A filter of jobs. All given conditions must be met; {} matches all jobs. Unknown names are rejected.",
         __config__=ConfigDict(extra="forbid", strict=True),
         **{
-            name: (_KINDS.get(name, str) | None, Field(default=None, description=_MEANINGS.get(name)))
+            # Not nullable: a program's forgotten variable, written as null, would select all jobs.
+            name: (_KINDS.get(name, str), Field(default=None, description=_MEANINGS.get(name)))
             for name in ("filter", *JobFilter.__struct_fields__)
             if name not in DURATIONS
         },
