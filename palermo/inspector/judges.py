@@ -92,12 +92,12 @@ class TakeJudge:
         """`queue` names the queue in errors."""
         self.selection = selection
         self.taken: list[TakenJob] = []
-        #: The ids of the jobs that were taken or refused.
-        self._found: set[str] = set()
+        self._taken_ids: set[str] = set()
+        #: By id, why a job was refused. Jobs of which another message was taken are not refused.
+        self._refusals: dict[str, PalermoError] = {}
+        self._moving: set[tuple[str, int]] = set()
         self._change = change
         self._queue = queue
-        self._first_refusal: PalermoError | None = None
-        self._refused = 0
 
     def __call__(self, message: Message) -> SweepDecision:
         if not self.selection.includes(message):
@@ -109,8 +109,12 @@ class TakeJudge:
             self.selection.seen.add(message.id)
             self._refuse(message.id, error)
             return Keep()
-        is_copy = message.id in self.selection.seen
         self.selection.seen.add(message.id)
+        # A step of an earlier workflow with this id is another job: the broker refuses it.
+        step = step_of(message.extra)
+        move = (message.id, 0 if step is None else step[2])
+        is_copy = move in self._moving
+        self._moving.add(move)
         done = partial(self._count, TakenJob(message.id, message.job, changed.queue))
         if self._change is None:
             return Remove(done)
@@ -118,9 +122,10 @@ class TakeJudge:
 
     def _count(self, job: TakenJob) -> None:
         """Record that a job, or a copy of it, has been taken."""
-        if job.id not in self._found:
-            self._found.add(job.id)
+        if job.id not in self._taken_ids:
+            self._taken_ids.add(job.id)
             self.taken.append(job)
+            self._refusals.pop(job.id, None)
 
     def _put_back(self, message: Message) -> None:
         """Record that a job is not moved because its unique key is in use, or because its workflow has moved on."""
@@ -138,26 +143,26 @@ class TakeJudge:
         )
 
     def _refuse(self, id: str, error: PalermoError) -> None:
-        self._found.add(id)
-        self._first_refusal = self._first_refusal or error
-        self._refused += 1
+        if id not in self._taken_ids:
+            self._refusals.setdefault(id, error)
 
     def missing_error(self, text: str = NO_FAILED_JOB) -> NotFound | None:
         """Return NotFound if chosen ids weren't there, or were gone when they should be taken. Otherwise None.
 
         In `text`, {} stands for these ids.
         """
-        missing = [id for id in self.selection.ids if id not in self._found]
+        missing = [id for id in self.selection.ids if id not in self._taken_ids and id not in self._refusals]
         return not_found_error(missing, text) if missing else None
 
     @property
     def refusal(self) -> PalermoError | None:
         """Why chosen jobs remain in their queue: the first reason, and the number of jobs."""
-        if self._first_refusal is None:
+        if not self._refusals:
             return None
-        stay = "The job remains" if self._refused == 1 else f"{self._refused:,} such jobs remain"
-        refusal = type(self._first_refusal)(f"{self._first_refusal} {stay} in {self._queue}.")
-        refusal.jobs = self._refused
+        first, number = next(iter(self._refusals.values())), len(self._refusals)
+        stay = "The job remains" if number == 1 else f"{number:,} such jobs remain"
+        refusal = type(first)(f"{first} {stay} in {self._queue}.")
+        refusal.jobs = number
         return refusal
 
 

@@ -60,7 +60,7 @@ class Workflows(Context):
             if not isinstance(error, NotFound):
                 raise error
         if not taken:
-            state = "failed" if ids else self.show(id)["state"]
+            state = self.show(id)["state"]
             raise UsageError(
                 f"workflow {id} has no failed job left to requeue. {_NO_JOB}"
                 if state == "failed"

@@ -141,7 +141,10 @@ async def test_a_step_that_cannot_be_stored_for_a_retry_fails(
             return None if found is None else found.steps["one"].state
 
         await until(state, "failed")
-    assert await ids(broker, "failed") == ["a/one"]
+        assert await ids(broker, "failed") == ["a/one"]
+        # As if a retry were killed before it has moved the job.
+        assert await broker.workflows.gate("failed", [(step.message, step.message)], [True]) != [False]
+        assert await broker.workflows.failed_jobs("a") == ["a/one"]
 
 
 @pytest.mark.parametrize("queues", ["jobs", "jobs,other"])

@@ -374,8 +374,10 @@ class Workflows:
         if stored is None:
             return []
         plans = plans_of(stored.flow)
-        failed = (path for path in failed_runs(stored.flow) if path not in plans or not plans[path].signal)
-        return [step_id(id, path) for path in failed]
+        failed = [path for path in failed_runs(stored.flow) if path not in plans or not plans[path].signal]
+        # On RabbitMQ an interrupted requeue may have changed a step's state without moving its job.
+        requeued = [path for path in jobs_out(stored.flow) if generation_of(stored.flow, path)]
+        return [step_id(id, path) for path in failed + requeued]
 
     async def has_ended(self, id: str, path: str, generation: int) -> bool:
         """Whether the end of this run of a step is stored; False if its workflow is finished or unknown."""
