@@ -183,19 +183,22 @@ class CommitSweep:
     def move(self, open_batch: OpenBatch, ids: Sequence[str]) -> None:
         """Enqueue the jobs of these rows, and delete the rows. Rows that remain wait for a sweep.
 
-        The data is already committed, so only exceptions that end the storing job are raised. While the broker is
-        unavailable, only one commit per half minute waits for it.
+        The data is already committed, so only exceptions that end the storing job are raised. After a commit has found
+        the broker unavailable, only one per half minute waits for it.
         """
         if not ids:
             return
         client = default_client()
         paused, until = self._paused
-        if paused is client and time.monotonic() < until:
-            return
+        if paused is client:
+            if time.monotonic() < until:
+                return
+            self._paused = client, time.monotonic() + _PAUSE  # only this commit tries the broker again
         try:
             refused = _Refused()
             with open_batch(RowSelection(limit=_AT_COMMIT, ids=ids[:_AT_COMMIT])) as batch:
                 _move(batch, client, refused)
+            self._paused = None, 0.0
             for refusal in refused.values():
                 raise refusal
         except _ENDS:

@@ -9,7 +9,6 @@ from typing import cast
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.alarms import find_alarm, find_limit, trouble_of
-from palermo.brokers.rabbitmq.amqp.connection import together
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.replies import Probe
 from palermo.brokers.rabbitmq.browsing.job_search import search
@@ -43,6 +42,7 @@ from palermo.contract.finding import FoundJobs
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.contract.tasks import together
 from palermo.contract.trouble import Trouble
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
 from palermo.core.election import Duty

@@ -4,9 +4,9 @@ import asyncio
 import logging
 import ssl
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from pika import exceptions, spec
 
@@ -29,43 +29,6 @@ from palermo.contract.broker import SessionParameters
 from palermo.core.address import Address
 from palermo.core.topology import CLASSIC, internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoError
-
-T = TypeVar("T")
-
-
-async def together(*works: Awaitable[Any]) -> list[Any]:
-    """Await all of these concurrently; return their results. Raises the first failure, once all have ended."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        for ended in (await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION))[0]:
-            ended.result()
-        return [task.result() for task in tasks]
-    finally:
-        # Once, because a second cancel would interrupt their cleanup.
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-
-
-async def finish(work: Awaitable[None]) -> None:
-    """Run this to its end, even if the caller is cancelled. Ignores a lost session."""
-    await uninterrupted(quietly(work))
-
-
-async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
-    """Await this, and let it finish even if the caller is cancelled."""
-    task = asyncio.ensure_future(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may have been cancelled
-    return await asyncio.shield(task)
-
-
-async def quietly(closing: Awaitable[None]) -> None:
-    """Await a call that closes something. Ignores a lost session."""
-    try:
-        await closing
-    except PalermoError:
-        return
-
 
 log = logging.getLogger("palermo.rabbitmq")
 

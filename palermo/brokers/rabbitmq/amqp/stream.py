@@ -27,19 +27,13 @@ from typing import Any, TypeVar
 from pika import spec
 
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.connection import (
-    CALL_TIMEOUT,
-    Channel,
-    Connection,
-    together,
-    uninterrupted,
-)
+from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, write_record
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher
 from palermo.brokers.rabbitmq.amqp.replies import NotOnThisNode
 from palermo.brokers.rabbitmq.seconds import ANSWERED_WITHIN, LOOK_EVERY, RETRY_EVERY, SOON
-from palermo.contract.tasks import wait_for_any
+from palermo.contract.tasks import together, uninterrupted, wait_for_any
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")

@@ -9,7 +9,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, finish, quietly
+from palermo.brokers.rabbitmq.amqp.connection import Channel
 from palermo.brokers.rabbitmq.amqp.messages import Got, read
 from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl
 from palermo.brokers.rabbitmq.consuming.poll import PollSource
@@ -25,6 +25,7 @@ from palermo.brokers.rabbitmq.seconds import AGAIN, LOOK_EVERY, POLL_EVERY, RETR
 from palermo.contract.admission import admitted, is_plain, key_report, needs_key, runs_alone
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.contract.clock import wall_clock
+from palermo.contract.tasks import finish, quietly
 from palermo.core.due_times import is_early, with_foreign_time, without_foreign_time
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement
 from palermo.core.limits import RunLater, demand_of, postponed

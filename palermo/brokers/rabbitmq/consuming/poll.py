@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, finish, fulfil
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, fulfil
 from palermo.brokers.rabbitmq.amqp.frames import Delivered
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, delivered, read, read_delivered
@@ -34,6 +34,7 @@ from palermo.brokers.rabbitmq.consuming.troubled_queues import is_of_a_queue
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.seconds import POLL_EVERY
 from palermo.contract.broker import Delivery, TakeDelivery
+from palermo.contract.tasks import finish
 from palermo.core.message import Message
 from palermo.core.queue_selection import PausedQueues, QueueRank, QueueSelection
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoError

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, finish, fulfil, quietly, together
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, fulfil
 from palermo.brokers.rabbitmq.amqp.frames import Delivered
 from palermo.brokers.rabbitmq.amqp.messages import delivered, read, read_delivered
 from palermo.brokers.rabbitmq.amqp.replies import QueueInUse
 from palermo.brokers.rabbitmq.consuming.troubled_queues import TroubledQueues
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import Delivery, TakeDelivery
-from palermo.contract.tasks import spawn
+from palermo.contract.tasks import finish, quietly, spawn, together
 from palermo.core.message import Message
 from palermo.core.queue_selection import PausedQueues
 from palermo.core.topology import CLASSIC, amqp_queue

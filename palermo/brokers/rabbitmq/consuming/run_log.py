@@ -19,14 +19,14 @@ from typing import Any
 from msgspec import Struct, convert, field, to_builtins
 
 from palermo.brokers.features.gathered import Gathered
-from palermo.brokers.rabbitmq.amqp.connection import Connection, quietly
+from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
 from palermo.brokers.rabbitmq.cluster.worker_control import Reports
 from palermo.brokers.rabbitmq.seconds import LEFT_ALONE, PATIENCE, RARELY, STORED_WITHIN
 from palermo.contract import clock
 from palermo.contract.stored_records import Instant
-from palermo.contract.tasks import spawn
+from palermo.contract.tasks import quietly, spawn
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.message import Message
 from palermo.core.topology import check_id, has_controls, internal

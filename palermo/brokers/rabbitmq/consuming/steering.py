@@ -6,13 +6,13 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from palermo.brokers.rabbitmq.amqp.connection import Connection, together
+from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.stream import Record
 from palermo.brokers.rabbitmq.cluster.cancels import CancelMarks, Cancels, Mark
 from palermo.brokers.rabbitmq.cluster.facts import PAUSE, Facts, FactState
 from palermo.brokers.rabbitmq.seconds import STORED_WITHIN
 from palermo.contract.broker import Delivery
-from palermo.contract.tasks import spawn
+from palermo.contract.tasks import spawn, together
 from palermo.contract.worker_info import OnCommand, WorkerCommand
 from palermo.core.queue_selection import PausedQueues
 from palermo.errors import PalermoError

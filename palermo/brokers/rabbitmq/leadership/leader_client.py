@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palermo.brokers.rabbitmq.amqp.alarms import trouble_of
-from palermo.brokers.rabbitmq.amqp.connection import Connection, finish, together
+from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import Rpc
 from palermo.brokers.rabbitmq.leadership import operations
@@ -30,7 +30,7 @@ from palermo.brokers.rabbitmq.seconds import AGAIN, ANSWERED_WITHIN, LONG_PATIEN
 from palermo.contract import clock
 from palermo.contract.broker import Delivery, SessionParameters
 from palermo.contract.scheduled import OnJobs, ignore_jobs
-from palermo.contract.tasks import spawn, wait_for_any
+from palermo.contract.tasks import finish, spawn, together, wait_for_any
 from palermo.contract.worker_info import WorkerInfo, WorkerList
 from palermo.core.election import Duty
 from palermo.core.limits import MIN_POSTPONEMENT, LimitDemand, RunLater, RunNow

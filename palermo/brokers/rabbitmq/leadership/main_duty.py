@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, together
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.cluster.cancels import CancelMarks
 from palermo.brokers.rabbitmq.cluster.facts import Facts
 from palermo.brokers.rabbitmq.journal import StreamJournal
@@ -32,6 +32,7 @@ from palermo.brokers.rabbitmq.workflows.lost_steps import LostSteps
 from palermo.contract.broker import KeyPage, SessionParameters
 from palermo.contract.clock import wall_clock
 from palermo.contract.scheduled import OnJobs
+from palermo.contract.tasks import together
 from palermo.core.message import Message
 from palermo.core.unique_rules import RunOutcome, StartAnswer
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.connection import Connection, together
+from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import declare_all, probe_all
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher, RecordQueue
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
@@ -21,6 +21,7 @@ from palermo.brokers.rabbitmq.publishing.handover import unpublishable
 from palermo.brokers.rabbitmq.seconds import PATIENCE, SOON
 from palermo.contract.broker import SessionParameters
 from palermo.contract.clock import wall_clock
+from palermo.contract.tasks import together
 from palermo.core.due_times import Bucket, Intake
 from palermo.core.limits import has_reservation
 from palermo.core.message import Message

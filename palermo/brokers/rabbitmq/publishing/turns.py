@@ -5,10 +5,10 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from palermo.brokers.rabbitmq.amqp.connection import Connection, uninterrupted
+from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.publishing.ledger_records import NewerFormat
 from palermo.brokers.rabbitmq.seconds import AGAIN
-from palermo.contract.tasks import wait_for_any
+from palermo.contract.tasks import uninterrupted, wait_for_any
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, together
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, to_message
 from palermo.brokers.rabbitmq.amqp.publisher import PublishFuture, RecordQueue
@@ -30,6 +30,7 @@ from palermo.brokers.rabbitmq.publishing.name_list import NameList
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.scheduled_index import ScheduledIndex
 from palermo.brokers.rabbitmq.seconds import LOOK_EVERY, RARELY
+from palermo.contract.tasks import together
 from palermo.core.due_times import Bucket, Intake, bucket_of
 from palermo.core.topology import FAILED_QUEUE, internal
 from palermo.errors import HeadersTooLarge, NotFound, PalermoError, StoreInvalid

@@ -20,7 +20,7 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, quietly
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import Got, to_message
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.browsing.sweep import waits
@@ -29,7 +29,7 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations
 from palermo.brokers.rabbitmq.publishing.ledger import RefusedJobs
 from palermo.brokers.rabbitmq.seconds import DELIVERED_WITHIN, LOOK_EVERY
 from palermo.contract.clock import seconds_until
-from palermo.contract.tasks import spawn
+from palermo.contract.tasks import quietly, spawn
 from palermo.core.due_times import Intake
 from palermo.core.message import Message
 from palermo.core.topology import FAILED_QUEUE, check_job_queue, is_failed

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
-from palermo.brokers.rabbitmq.amqp.connection import Connection, together
+from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import Got
 from palermo.brokers.rabbitmq.browsing import sweep as sweeping
 from palermo.brokers.rabbitmq.publishing.handover import is_mark
@@ -26,6 +26,7 @@ from palermo.brokers.rabbitmq.scheduling.scheduled_index import ScheduledIndex
 from palermo.contract.clock import wall_clock
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, AlteredJob, ScheduledFilter, ScheduledPage
 from palermo.contract.sweep import Keep, Move, Remove, SweepDecision
+from palermo.contract.tasks import together
 from palermo.core.due_times import Intake, moved_to
 from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import give_up

@@ -20,14 +20,14 @@ from palermo.brokers.features.gathered import Gathered
 from palermo.brokers.features.portions import portions
 from palermo.brokers.features.steps import Outcome, Step, Stored
 from palermo.brokers.features.workflows import ChangeKey, Ending, Workflows
-from palermo.brokers.rabbitmq.amqp.connection import Connection, uninterrupted
+from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger, Report, Table
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.publishing.turns import take_turns
 from palermo.brokers.rabbitmq.seconds import AGAIN, LOOK_EVERY, TIDY_EVERY
 from palermo.brokers.rabbitmq.workflows.step_reports import StepReport, has_only_members, runs_in, workflow_queue
 from palermo.contract.clock import seconds_until, wall_clock
-from palermo.contract.tasks import wait_for_any
+from palermo.contract.tasks import uninterrupted, wait_for_any
 from palermo.core.instants import Instants
 from palermo.core.message import Message
 from palermo.core.plain import Plain
