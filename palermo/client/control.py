@@ -77,18 +77,22 @@ async def cancel_jobs(broker: Broker, ids: Sequence[str], *, by: str = "") -> li
         WorkerCommand(action="cancel", id=id, workers=() if everyone else (running[id],), by=by)
         for id in (ids if everyone else running)
     ]
-    rows: dict[str, Row] = {id: {"id": id, "state": "marked", "worker": None, "job": None, "queue": None} for id in ids}
+    marked: Row = {"state": "marked", "worker": None, "job": None, "queue": None}
+    rows: dict[str, Row] = {id: {"id": id, **marked} for id in ids}
     for start in range(0, len(orders), _AT_ONCE):
         asked = (broker.command(order, timeout=PATIENCE) for order in orders[start : start + _AT_ONCE])
         for order, answers in zip(orders[start:], await asyncio.gather(*asked), strict=False):
             for answer in answers:
                 reported = {name: as_json(answer.values.get(name)) for name in ("state", "job", "queue")}
                 rows[order.id] = {**rows[order.id], "worker": answer.worker, **reported}
-    waiting = [id for id, row in rows.items() if row["state"] == "marked"]
+    waiting = [id for id, row in rows.items() if row["state"] in ("marked", "done", "failed")]
     if everyone and waiting:
-        # A mark doesn't apply to jobs enqueued after it, so jobs from a clock that is ahead need another one.
         for place in (await broker.find(waiting, failed=False)).jobs:
-            if place.message is not None and place.state != CANCELLED:
+            if place.message is None:
+                continue
+            rows[place.id] = {"id": place.id, **marked}  # the worker reported an earlier run of a job that waits again
+            # A mark doesn't apply to jobs enqueued after it, so jobs from a clock that is ahead need another one.
+            if place.state != CANCELLED:
                 await broker.cancel([place.id], by=by, created_at=place.message.created_at)
     return list(rows.values())
 

@@ -26,6 +26,17 @@ def test_a_cancelled_workflow_has_not_just_finished(rig: Rig) -> None:
     assert rig.inspector.workflows.list() == []
 
 
+def test_a_requeued_job_is_cancelled_and_not_said_to_have_failed(rig: Rig) -> None:
+    rig.idle()
+    id = rig.enqueue("raises", "no")
+    eventually(lambda: id in rig.failed())
+    rig.inspector.queues.pause_all()
+    rig.inspector.failed.requeue(id)
+
+    (row,) = rig.inspector.jobs.cancel(id)
+    assert (row["state"], row["worker"]) == ("marked", None)
+
+
 @pytest.mark.slow
 def test_a_cancel_that_races_with_the_start_drops_or_ends_the_job(any_rig: Rig) -> None:
     rig = any_rig
