@@ -35,13 +35,13 @@ def test_a_batch_is_one_call_with_a_list(bench: Bench) -> None:
     def job(items: list[int]) -> None:
         current = palermo.current_job()
         assert current is not None
-        bench.seen.append((items, current.batch))
+        bench.seen.append((items, current.id, current.batch))
 
     bench.job(job, batch=10)
 
     assert batch(bench, [1], {"items": 2}, [3]) == BatchResult((Succeeded(),) * 3)
-    assert batch(bench, [4]) == BatchResult((Succeeded(),))
-    assert bench.seen == [([1, 2, 3], ("0", "1", "2")), ([4], ("0",))]
+    assert batch(bench, ["one", "too many"], [4]).results[1:] == (Succeeded(),)
+    assert bench.seen == [([1, 2, 3], "0", ("0", "1", "2")), ([4], "1", ("1",))]
 
 
 def test_each_message_of_a_batch_has_its_own_outcome(bench: Bench) -> None:

@@ -157,6 +157,11 @@ class JobCall:
         """Set the result of the next message, because the job can't be called with it."""
         self._items.append(result)
 
+    @property
+    def messages(self) -> list[Message]:
+        """The messages with which the job is called."""
+        return [item[0] for item in self._items if isinstance(item, tuple)]
+
     def batch(self) -> Batch[Any]:
         """The list of all messages' arguments, which is the only argument of a batch job."""
         called = [(place, item) for place, item in enumerate(self._items) if isinstance(item, tuple)]
@@ -298,7 +303,7 @@ class Executor:
         definition, args, kwargs = call.definition, call.args, call.kwargs
         if call.batched:
             args, kwargs = [call.batch()], {}
-        current.set_current_job(partial(self._current, message, reports, definition, batched=call.batched))
+        current.set_current_job(partial(self._current, message, reports, call))
         begun = entered = returned = False
         flow = Workflow.of_run(message, definition) if definition.workflow else None
         value: Any = None
@@ -472,9 +477,10 @@ class Executor:
                 self._modules.load(message.job)
         return self._registry.get(message.job)
 
-    def _current(
-        self, message: Message, reports: ProgressReports | None, definition: JobDefinition, *, batched: bool
-    ) -> CurrentJob:
+    def _current(self, message: Message, reports: ProgressReports | None, call: JobCall) -> CurrentJob:
+        definition, batch = call.definition, call.messages if call.batched else []
+        assert definition is not None
+        message = batch[0] if batch else message
         return CurrentJob(
             id=message.id,
             queue=message.queue,
@@ -486,9 +492,9 @@ class Executor:
             tenant=message.tenant,
             parent=message.parent,
             headers=message.extra,
-            batch=tuple(each.id for each in (message, *message.companions)) if batched else (),
+            batch=tuple(each.id for each in batch),
             _reports=reports,
-            _state=None if batched else cache(lambda: self._saved_state(message, reports, definition)),
+            _state=None if batch else cache(lambda: self._saved_state(message, reports, definition)),
         )
 
     def _saved_state(self, message: Message, reports: ProgressReports | None, definition: JobDefinition) -> SavedState:
@@ -513,7 +519,7 @@ class Executor:
         with tracing.running(message, worker=self._worker, crashed=True) as span:
             call, results = self._call_of(message, failure), list[Result]()
             if call.definition is not None:
-                current.set_current_job(partial(self._current, message, None, call.definition, batched=call.batched))
+                current.set_current_job(partial(self._current, message, None, call))
                 results = [self._run_failures.result(run, _fatal(failure), failure) for run in call.runs()]
                 for coroutine in call.later:
                     self._loop.run(coroutine)
