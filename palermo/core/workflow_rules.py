@@ -319,8 +319,9 @@ def _view(flow: Flow) -> View:
             return _PENDING
         if path in flow.stopped:
             return _OF_END[How.CANCELLED]
-        bad = members.failed_count + sum(each.bad for each in those.values())
-        return _GOOD if bad <= plan.may_fail else _OF_END[How.FAILED]
+        if members.failed_count + sum(each.bad for each in those.values()) <= plan.may_fail:
+            return _GOOD
+        return _OF_END[How.CANCELLED if flow.cancels else How.FAILED]  # cancelled members count as failed
 
     def of_step(path: str, plan: Plan, before: Mapping[str, Status]) -> Status:
         if path not in flow.ends and path not in flow.maps:

@@ -260,7 +260,7 @@ def test_steps_that_arrive_after_a_cancel_do_not_run() -> None:
         flow = ended(flow, StepEnd(path=path, how=How.DONE, adds=ADDED))
 
     assert flow.view.out == frozenset()
-    assert flow.view.whole.phase is Phase.FAILED
+    assert flow.view.whole.phase is Phase.CANCELLED
 
 
 ADDED = (Plan(name="inner"),)
