@@ -9,7 +9,17 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from palermo.client.journal_watch import JournalWatch, OnRecord, Question
-from palermo.client.status import AnyJob, JobClient, State, locate, not_found_text, since, status_at_end
+from palermo.client.status import (
+    ENDED,
+    AnyJob,
+    JobClient,
+    State,
+    find_step,
+    locate,
+    not_found_text,
+    since,
+    status_at_end,
+)
 from palermo.contract import clock
 from palermo.contract.finding import CANCELLED, JobLocation
 from palermo.contract.rows import as_json
@@ -200,10 +210,25 @@ async def _journal_end(
             # It may have ended after the journal was read but before the search.
             if (ended := await watch.find_end(job.id, job.created_at, since(job))) is not None:
                 return ended
-            raise NotFound(f"job {job.id}: {not_found_text(client, place)}")
+            return await _step_end(watch, client, job, place)
         return _located_end(job, place)
 
     return await watch.end(job.id, job.created_at, since(job), check=check, on_record=on_record)
+
+
+async def _step_end(watch: JournalWatch, client: JobClient, job: AnyJob, place: JobLocation) -> Record | None:
+    """Wait for the end of a workflow's step that has no job. None once it has one. Raises NotFound for any other id."""
+    while (step := await find_step(await watch.session(), job.id)) is not None:
+        for kind, state in ENDED.items():
+            if step.state is state:
+                ended = await watch.find_end(job.id, job.created_at, since(job))
+                why = step.reason if kind != RecordKind.SUCCEEDED else ""
+                names = {"id": job.id, "job": step.job, "queue": step.queue}
+                return ended or {"kind": kind, "at": clock.now(), "reason": why, **names}
+        await asyncio.sleep(_FIRST_PAUSE)
+        if not (await locate(await watch.session(), job.id, step.queue or "")).gone:
+            return None
+    raise NotFound(f"job {job.id}: {not_found_text(client, place)}")
 
 
 async def _any_end(watch: JournalWatch, client: JobClient, job: AnyJob, on_record: OnRecord | None) -> Record:

@@ -105,7 +105,7 @@ class State(StrEnum):
 
 
 #: The state for each kind of end record.
-_ENDED: Mapping[str, State] = {
+ENDED: Mapping[str, State] = {
     RecordKind.SUCCEEDED: State.DONE,
     RecordKind.FAILED: State.FAILED,
     RecordKind.DISCARDED: State.DISCARDED,
@@ -190,7 +190,7 @@ class JobStatus(str):
     @property
     def over(self) -> bool:
         """Whether the job has ended. Only an operator can make it run again."""
-        return self.state in _ENDED.values()
+        return self.state in ENDED.values()
 
     def row(self) -> Row:
         """Return the row for listings and `--json`."""
@@ -239,7 +239,7 @@ def status_at_location(place: JobLocation, id: str, serializers: Serializers) ->
 
 
 def status_at_end(record: Record) -> JobStatus:
-    state = _ENDED[record["kind"]]
+    state = ENDED[record["kind"]]
     slot, writer, headers = record.get("slot"), record.get("writer"), record.get("headers")
     headers = headers if isinstance(headers, dict) else {}
     return JobStatus(
@@ -445,23 +445,7 @@ class _Search:
         return status_by_last_record(self.last_record, self.place)
 
     async def _step_of_workflow(self) -> JobStatus | None:
-        """Return the status of a workflow's step that has no job, for example because it waits for other steps."""
-        for id, path in workflows_above(self.job.id):
-            with suppress(BrokerUnavailable):
-                info = await (await self.watch.session()).workflows.find(id)
-                if info is None or (step := info.steps.get(path)) is None:
-                    continue
-                waits = step.state == Phase.WAITING
-                return JobStatus(
-                    state=State.PENDING if waits else State.UNKNOWN,
-                    id=self.job.id,
-                    job=step.job,
-                    queue=step.queue,
-                    parent=id,
-                    reason=f"a step of workflow {id} that {'waits for other steps' if waits else f'is {step.state}'}."
-                    f" `palermo workflows show {id}` shows why.",
-                )
-        return None
+        return await find_step(await self.watch.session(), self.job.id)
 
     async def _with_key(self, found: JobStatus) -> JobStatus:
         if found.key and (key := await self._ask_keys(lambda keys: keys.find(found.key))) is not None:
@@ -481,6 +465,34 @@ class _Search:
     def _without_record(self, state: State, **more: Any) -> JobStatus:
         job = self.job
         return JobStatus(state=state, id=job.id, job=job.job, queue=job.queue, **more)
+
+
+#: The states of a step by its phase.
+_STEP_STATES = {
+    Phase.WAITING: State.PENDING,
+    Phase.PENDING: State.PENDING,
+    Phase.EXPANDED: State.WORKING,
+    Phase.DONE: State.DONE,
+    Phase.FAILED: State.FAILED,
+    Phase.DISCARDED: State.DISCARDED,
+    Phase.CANCELLED: State.CANCELLED,
+    Phase.SKIPPED: State.DISCARDED,
+}
+
+
+async def find_step(broker: Broker, id: str) -> JobStatus | None:
+    """Return the status of a workflow's step that has no job: a map, or a step that waits for others or for a signal,
+    or never started. None for any other id, and once the workflow is no longer stored.
+    """
+    for workflow, path in workflows_above(id):
+        with suppress(BrokerUnavailable):
+            info = await broker.workflows.find(workflow)
+            if info is not None and (step := info.steps.get(path)) is not None:
+                what = "waits for other steps" if step.state == Phase.WAITING else f"is {step.state}"
+                why = f"a step of workflow {workflow} that {what}. `palermo workflows show {workflow}` shows why."
+                state = _STEP_STATES[Phase(step.state)]
+                return JobStatus(state=state, id=id, job=step.job, queue=step.queue, parent=workflow, reason=why)
+    return None
 
 
 async def _key_about(keys: UniqueKeys, id: str) -> Key | None:

@@ -223,11 +223,13 @@ def test_a_step_that_added_steps_works_until_they_have_ended(site: Palermo) -> N
     assert waits.reason.startswith(f"a step of workflow {job.id} that waits for other steps.")
 
     jobs.failing["charge"] = 1
-    with pytest.raises(ResultTimeout):
-        step.wait(timeout=1)
+    for one in (step, pack):
+        with pytest.raises(ResultTimeout):
+            one.wait(timeout=1.5)
     job.signal("approved")
     site.work_until_idle()
     assert (step.wait(10), step.wait(10).message) == ("failed", "step approve/charge failed")
+    assert pack.wait(10) == pack.status() == "discarded"
     assert pack.status().reason.startswith(f"a step of workflow {job.id} that is skipped.")
 
     jobs.failing.clear()
