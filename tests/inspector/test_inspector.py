@@ -52,15 +52,6 @@ def test_a_queue_that_is_not_there_is_not_found(inspector: Inspector, act: str) 
         attrgetter(act)(inspector)("")
 
 
-def test_nothing_has_failed_before_anything_has(inspector: Inspector) -> None:
-    assert [row["name"] for row in inspector.queues.list()] == ["failed"]
-    assert (inspector.failed.list().rows, inspector.failed.list().total, inspector.failed.groups()) == ([], 0, [])
-    assert inspector.failed.requeue(ALL) == inspector.failed.discard(ALL) == []
-    assert inspector.failed.trim(max_age=1, max_count=1) == 0
-    with pytest.raises(NotFound):
-        inspector.failed.show("1")
-
-
 def test_a_failed_job_is_shown_and_requeued_by_its_id(client: Client, inspector: Inspector) -> None:
     publish_failed(client, *((message(id, int(id)), failure()) for id in ("0", "1", "2", "0")))
     listing = inspector.failed.list()  # two copies of a job are one row and count once

@@ -74,18 +74,6 @@ def test_finding_stops_behind_the_page_if_nobody_wants_the_number() -> None:
     assert one.message is not None
 
 
-@pytest.mark.parametrize(
-    ("offset", "newest", "ids"), [(2, False, "234"), (0, True, "987"), (3, True, "654"), (9, True, "0"), (12, True, "")]
-)
-def test_finding_keeps_only_the_page(offset: int, newest: bool, ids: str) -> None:
-    judge = PageJudge(JobFilter(), offset=offset, limit=3, newest=newest)
-
-    kinds(judge, *(failed(str(n)) for n in range(10)))
-
-    assert [message.id for message in judge.messages] == [*ids]
-    assert judge.total == 10
-
-
 def test_failures_of_one_kind_are_one_group() -> None:
     judge = GroupJudge(JobFilter())
 
