@@ -11,7 +11,8 @@ from palermo.contract.finding import CANCELLED
 from palermo.contract.rows import Row, as_json
 from palermo.contract.worker_info import WorkerCommand, WorkerInfo
 from palermo.core.lifecycle import StoredResult
-from palermo.errors import BodyTooLarge, OptionInvalid
+from palermo.core.workflow import check_step_name
+from palermo.errors import BodyTooLarge
 
 #: Maximum size of a signal's value, in bytes.
 MAX_SIGNAL = 65_536
@@ -29,8 +30,7 @@ _AT_ONCE = 25
 
 def signal(client: JobClient, id: str, name: str, value: Any) -> Question[None]:
     """Send a signal to a workflow. Raises the same errors as Job.signal."""
-    if not isinstance(name, str) or not name:
-        raise OptionInvalid(f"signal name {name!r} is not the name of the step that waits for it.")
+    check_step_name(name)
     serializer = client.serializers.get(client.settings.serializer)
     if not serializer.safe:
         serializer = client.serializers.get("json")

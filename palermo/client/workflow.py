@@ -36,7 +36,17 @@ from palermo.core.message import Message, to_headers
 from palermo.core.step_values import Use, Value, pack, unpack
 from palermo.core.times import Duration, due_at
 from palermo.core.topics import OCTETS
-from palermo.core.workflow import MAX_ADDED, AddedStep, Graph, Member, StepJob, step_id, step_of
+from palermo.core.workflow import (
+    MAX_ADDED,
+    MAX_STEP_NAME,
+    AddedStep,
+    Graph,
+    Member,
+    StepJob,
+    check_step_name,
+    step_id,
+    step_of,
+)
 from palermo.core.workflow_rules import Condition, Plan, When
 from palermo.errors import BodyTooLarge, OptionInvalid
 from palermo.jobs.current import parent_header
@@ -56,8 +66,8 @@ R_co = TypeVar("R_co", covariant=True)
 C = TypeVar("C")
 T = TypeVar("T")
 
-#: Maximum number of steps added by one run, depth of nested workflows, and length of a step's name in bytes.
-MAX_STEPS, MAX_DEPTH, MAX_STEP_NAME = 1_000, 32, 100
+#: Maximum number of steps added by one run, and depth of nested workflows.
+MAX_STEPS, MAX_DEPTH = 1_000, 32
 
 #: Maximum depth at which outputs are found in a list or dict.
 _DEPTH = 10
@@ -211,16 +221,7 @@ class Building:
                 number += 1
                 name = f"{base}-{number}"
             return name
-        if (
-            not isinstance(wanted, str)
-            or not wanted.isprintable()
-            or "/" in wanted
-            or ":" in wanted
-            or not 0 < len(wanted.encode()) <= MAX_STEP_NAME
-        ):
-            raise OptionInvalid(
-                f"step id {wanted!r:.120} must be 1 to {MAX_STEP_NAME} bytes of printable text without '/' or ':'."
-            )
+        check_step_name(wanted)
         if wanted in self.steps:
             raise OptionInvalid(f"this run has already added a step {wanted!r}. Give each step its own id.")
         return wanted

@@ -11,6 +11,7 @@ from palermo.core.message import Headers, Message, to_headers
 from palermo.core.step_values import Use, Value
 from palermo.core.topology import MAX_ID_BYTES
 from palermo.core.workflow_rules import Plan
+from palermo.errors import OptionInvalid
 
 #: The headers of a step: the workflow's id, the step's path, its generation, and whether its output is needed.
 WORKFLOW, PATH, GENERATION, OUTPUT = "workflow", "workflow-step", "workflow-generation", "workflow-output"
@@ -18,6 +19,9 @@ WORKFLOW, PATH, GENERATION, OUTPUT = "workflow", "workflow-step", "workflow-gene
 #: Maximum size in bytes of the steps that one run adds, and of a step's job with the outputs that it uses. In base64
 #: and with a megabyte of other data it fits into RabbitMQ 4's message size of 16 MiB.
 MAX_ADDED = 10 * 1024 * 1024
+
+#: Maximum length of a step's name in bytes.
+MAX_STEP_NAME = 100
 
 #: Number of members whose arguments are stored together.
 PORTION = 200
@@ -115,6 +119,20 @@ def step_headers(workflow: str, path: str, generation: int, *, output: bool) -> 
     """The headers of a step's job."""
     wanted = {OUTPUT: True} if output else {}
     return {WORKFLOW: workflow, PATH: path, GENERATION: generation, **wanted}
+
+
+def check_step_name(name: object) -> None:
+    """Raise OptionInvalid unless a step may have this name. A step that waits for a signal has the signal's name."""
+    if (
+        not isinstance(name, str)
+        or not name.isprintable()
+        or "/" in name
+        or ":" in name
+        or not 0 < len(name.encode()) <= MAX_STEP_NAME
+    ):
+        raise OptionInvalid(
+            f"step id {name!r:.120} must be 1 to {MAX_STEP_NAME} bytes of printable text without '/' or ':'."
+        )
 
 
 def step_of(headers: Headers) -> tuple[str, str, int] | None:

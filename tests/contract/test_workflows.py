@@ -306,8 +306,9 @@ def test_a_workflow_may_be_made_without_a_function(site: Palermo, enqueue: Calla
         (jobs.values, "", {"text": "hello 3 ['a', 'b']", "made": jobs.Invoice(3, ["a", "b"]), "plain": 1}),
         (jobs.empty, "", []),
         (jobs.tolerant, "count eu", [None, 2]),
+        (jobs.brief, "", None),
     ],
-    ids=["values of all kinds", "an empty map", "a member that may fail"],
+    ids=["values of all kinds", "an empty map", "a member that may fail", "nothing"],
 )
 def test_a_workflow_returns_the_outputs_of_steps(site: Palermo, workflow: Any, failing: str, result: object) -> None:
     assert run(site, workflow, failing=[failing]).result(timeout=10) == result

@@ -18,7 +18,7 @@ from palermo.contract.worker_info import ReportedArguments, RunningJob
 from palermo.contract.workflows import MembersInfo, StepInfo, WorkflowInfo
 from palermo.core.failure import Failure
 from palermo.core.journal_records import RecordKind
-from palermo.core.lifecycle import MAX_RESULT, JobState, why_not_stored
+from palermo.core.lifecycle import MAX_RESULT, JobState, StoredResult, why_not_stored
 from palermo.core.message import Message
 from palermo.core.plain import message_from_plain
 from palermo.core.step_values import STEP, Output, Use, Value, as_json, pack, unpack
@@ -242,6 +242,9 @@ def jobs_out(flow: Flow) -> list[str]:
     return steps + [f"{path}:{number}" for path, members in flow.maps.items() for number in members.out()]
 
 
+#: The result of a workflow whose function returned None.
+_NOTHING = StoredResult("application/json", b"null")
+
 #: The error of a failed workflow.
 _ERROR = "palermo.errors.JobFailed"
 
@@ -273,11 +276,11 @@ async def record_of(id: str, data: Data, stored: StoredFlow, known: View, now: f
     }
     if phase is Phase.FAILED:
         return record | {"error": _ERROR, "message": _why_failed(stored.flow, known)}
-    (packed,) = await data.get(["o:"]) if phase is Phase.DONE else [None]
-    if packed is None or root.keep_result is False:
+    if phase is not Phase.DONE or root.keep_result is False:
         return record
-    value = await data.filled("", unpack(packed, Value))
-    result = _plain(value).stored
+    (packed,) = await data.get(["o:"])
+    value = None if packed is None else await data.filled("", unpack(packed, Value))
+    result = _NOTHING if value is None else _plain(value).stored
     refused = why_not_stored(result, MAX_RESULT)
     return record | ({"refused": refused} if refused else {"result": result.to_plain()})
 
