@@ -26,7 +26,8 @@ def test_running_jobs_end_well_enqueuing_says_why_it_waits_and_all_goes_on(outpo
     for text in failing:
         outpost.enqueue("hold_and_fail", text, gate)
     eventually(lambda: {f"{text} begins" for text in failing} <= set(outpost.rig.lines()))
-
+    # Each leader opens a connection of its own.
+    eventually(lambda: sum(len(row["duties"] or ()) for row in outpost.rig.workers()) == 2)
     raise_alarm(outpost.node, "disk")
     outpost.release()
     eventually(lambda: outpost.ended(held))

@@ -136,7 +136,6 @@ async def test_silent_calls_end(connection: Connection, lock: str, call: str, mo
 
 @pytest.mark.parametrize("call", ["probe", "get"])
 async def test_a_frozen_broker_ends_the_session(far: RabbitmqBroker, proxy: TcpProxy, lock: str, call: str) -> None:
-    await far._connection.declare(lock)
     channel = await far._connection.channel()
     proxy.stall("down")
     with pytest.raises(BrokerUnavailable, match="stopped answering"):
