@@ -124,8 +124,8 @@ class Job(Generic[R_co]):
         """Send a signal to a workflow. The step that waits for it is done, with this value as its output.
 
         The signal may be sent before the step waits for it. A second signal with the same name has no effect. Raises
-        NotFound if the workflow hasn't added its steps yet or has ended, EncodeError, BodyTooLarge and
-        BrokerUnavailable.
+        NotFound if the workflow hasn't added its steps yet or has ended, OptionInvalid for an invalid name,
+        EncodeError, BodyTooLarge and BrokerUnavailable.
         """
         from palermo.client import control
 

@@ -131,7 +131,8 @@ def check_step_name(name: object) -> None:
         or not 0 < len(name.encode()) <= MAX_STEP_NAME
     ):
         raise OptionInvalid(
-            f"step id {name!r:.120} must be 1 to {MAX_STEP_NAME} bytes of printable text without '/' or ':'."
+            f"the id of a step or signal, {name!r:.120}, must be 1 to {MAX_STEP_NAME} bytes of printable text without"
+            " '/' or ':'."
         )
 
 

@@ -95,6 +95,7 @@ class TakeJudge:
         self._taken_ids: set[str] = set()
         #: By id, why a job was refused. Jobs of which another message was taken are not refused.
         self._refusals: dict[str, PalermoError] = {}
+        #: The ids of the messages to move, each with the generation if it is a workflow's step.
         self._moving: set[tuple[str, int]] = set()
         self._change = change
         self._queue = queue

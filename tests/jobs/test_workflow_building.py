@@ -93,7 +93,7 @@ def numbers() -> Iterator[object]:
         (lambda flow: flow.step(charge.options(id="a/b"), 1), OptionInvalid, "'a/b'"),
         (lambda flow: flow.step(charge.options(id="x" * 101), 1), OptionInvalid, "1 to 100 bytes"),
         (lambda flow: flow.signal(""), OptionInvalid, "1 to 100 bytes"),
-        (lambda flow: flow.signal(5), OptionInvalid, "step id 5 must be"),
+        (lambda flow: flow.signal(5), OptionInvalid, "step or signal, 5, must be"),
         (lambda flow: palermo.job_by_id("x").signal("n" * 101), OptionInvalid, "1 to 100 bytes"),
         (lambda flow: flow.step(charge), ArgumentsInvalid, "missing a required argument"),
         (lambda flow: flow.step(charge, object()), EncodeError, r"args\[0\]"),

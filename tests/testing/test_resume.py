@@ -323,7 +323,7 @@ def test_two_loops_of_one_name_and_a_batch_job_are_refused(palermo: Palermo, job
         palermo.work()
     with pytest.raises(ExceptionGroup):
         palermo.work_until_idle()
-    assert done == [(1, 3)] * 6  # none is skipped
+    assert done == [(1, 3)] * 6
     batched.enqueue(1)
     with pytest.raises(JobFailed, match="job batched takes batches"):
         palermo.work()

@@ -212,4 +212,4 @@ def test_pages_say_that_the_broker_does_not_answer(
         assert not any(each.done() for each in asked), "they waited for the pages"
         answers = [each.result() for each in asked]
     assert {answer.status_code for answer in answers} == {503}
-    assert all(f"127.0.0.1:{proxy.port}" in answer.text for answer in answers), "each names the broker"
+    assert all(re.search("did not answer within|stopped answering|before the login", each.text) for each in answers)

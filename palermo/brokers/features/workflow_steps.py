@@ -242,7 +242,7 @@ def jobs_out(flow: Flow) -> list[str]:
     return steps + [f"{path}:{number}" for path, members in flow.maps.items() for number in members.out()]
 
 
-#: The result of a workflow whose function returned None.
+#: The result of a workflow that returned nothing.
 _NOTHING = StoredResult("application/json", b"null")
 
 #: The error of a failed workflow.
