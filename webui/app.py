@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute
 from starlette.staticfiles import StaticFiles
 
@@ -158,14 +158,17 @@ def _chosen(settings: Settings, overrides: dict[str, Any]) -> Settings:
 def error_response(
     request: Request, status: int, text: str, headers: dict[str, str] | None = None, *, away: bool = False
 ) -> Response:
-    """Return the response to an error: a page for browsers, {"error": …} under /api.
+    """Return the response to an error: a page for browsers, {"error": …} under /api, plain text for /stats.txt.
 
     `away` means that the broker is unavailable.
     """
     if status == 503:
         headers = {"Retry-After": "3", **(headers or {})}
-    if request.scope["path"].removeprefix(request.scope.get("root_path", "")).startswith("/api/"):
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    if path.startswith("/api/"):
         return JSONResponse({"error": text}, status, headers)
+    if path == "/stats.txt":
+        return PlainTextResponse(f"{text}\n", status, headers)
     visit: Visit | None = request.scope.get(VISIT)
     # An error page contains, for example, names of queues, which visitors must not see before signing in.
     template = "refused.html" if visit is None or visit.user is NOBODY else "error.html"

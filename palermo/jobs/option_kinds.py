@@ -90,8 +90,8 @@ class MayFail(Kind, frozen=True):
     metavar: ClassVar[str] = "N"
 
     def read(self, name: str, value: Any) -> Any:
-        if not isinstance(value, int) or value < 0:
-            raise OptionInvalid(f"option {name}={value!r} is neither True nor a number from 0.")
+        if not isinstance(value, int) or not 0 <= value <= MAX_LIMIT:
+            raise OptionInvalid(f"option {name}={value!r} is neither True nor a number from 0 to {MAX_LIMIT:,}.")
         return MAX_LIMIT if value is True else int(value)
 
 

@@ -46,7 +46,6 @@ def test_without_modules_a_worker_imports_those_of_its_settings(sqlite_rig: Rig)
     rig.client.enqueue("mill.grind.wheat", ["ground"])
     rig.client.enqueue("mill.deep.sift.flour", ["sifted"])
 
-    # From below the project.
     worker = rig.launch([COMMAND, "worker", "--burst"], cwd=rig.path / "mill/deep")
 
     assert worker.wait() == 0, worker.log
@@ -69,7 +68,6 @@ class Shouting:
 
 def test_an_installed_unsafe_serializer_is_read_only_if_it_is_accepted(sqlite_rig: Rig) -> None:
     rig = sqlite_rig
-    # As an installed distribution.
     (rig.path / "shouting.py").write_text(SHOUTING)
     about = rig.path / "shouting-1.0.dist-info"
     about.mkdir()

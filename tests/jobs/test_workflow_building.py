@@ -112,6 +112,7 @@ def numbers() -> Iterator[object]:
         (lambda flow: flow.signal("approved", timeout=float("inf")), OptionInvalid, "timeout=inf"),
         (lambda flow: flow.signal("approved", timeout="5m"), OptionInvalid, "timeout='5m'"),
         (lambda flow: charge.options(may_fail=-1), OptionInvalid, "may_fail=-1"),
+        (lambda flow: charge.options(may_fail=1_000_001), OptionInvalid, "from 0 to 1,000,000"),
         (lambda flow: charge.options(may_fail=True).enqueue(1), OptionInvalid, "may_fail"),
         (lambda flow: flow.enqueue(), OptionInvalid, "no steps"),
         (lambda flow: flow.step(pickled, 1, Box(flow.step(charge, 1).output)), EncodeError, "Pass the output"),

@@ -221,10 +221,11 @@ def test_every_answer_says_what_browsers_may_do_with_it(web: Web) -> None:
 def test_a_broker_that_is_away_is_named_without_its_password(serve: Serve) -> None:
     web = serve(Settings(url="amqp://shop:hunter22@127.0.0.1:1/shop", publish_timeout=0.2))
 
-    for path, status in (("/queues", 503), ("/problems", 200)):
-        eventually(lambda path=path: "127.0.0.1:1/shop/palermo" in web.http.get(path).text)
+    full = "127.0.0.1:1/shop/palermo"
+    for path, status, place in (("/queues", 503, full), ("/problems", 200, full), ("/stats.txt", 503, full[:11])):
+        eventually(lambda path=path, place=place: place in web.http.get(path).text)
         page = web.http.get(path)
-        assert page.status_code == status
+        assert (page.status_code, "<html" in page.text) == (status, path != "/stats.txt")
         assert "hunter22" not in page.text
 
 
