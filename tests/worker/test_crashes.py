@@ -55,9 +55,9 @@ def test_a_hook_that_crashes_when_told_of_a_crash_is_not_told_again(rig: Rig) ->
 @pytest.mark.parametrize(
     ("pool", "processes", "busy"),
     [
-        ("process", 4, "palermo slot 1: crew.hold"),
-        ("thread", 2, "palermo thread pool: 2 of 3 slots busy"),
-        ("async", 2, "palermo async pool: 2 of 3 slots busy"),
+        ("process", 4, ": crew.hold"),
+        ("thread", 2, "thread pool: 2 of 3 slots busy"),
+        ("async", 2, "async pool: 2 of 3 slots busy"),
     ],
 )
 def test_a_killed_parents_processes_end_and_jobs_run_elsewhere(rig: Rig, pool: str, processes: int, busy: str) -> None:
@@ -66,7 +66,7 @@ def test_a_killed_parents_processes_end_and_jobs_run_elsewhere(rig: Rig, pool: s
     worker = rig.worker("--pool", pool, "-c", "3")
     eventually(lambda: len(rig.lines()) == 2)
     children = worker.grown(processes)
-    eventually(lambda: any(title(pid).startswith(busy) for pid in children))
+    eventually(lambda: any(busy in title(pid) for pid in children))
 
     worker.send(signal.SIGKILL)
 

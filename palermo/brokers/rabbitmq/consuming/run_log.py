@@ -253,6 +253,7 @@ class RunLog:
         self.ticking: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._complained = False
+        self._closed = False
         self._reader = RunLogReader(self._stream, connection, self._blames)
 
     def resume(self) -> None:
@@ -265,9 +266,9 @@ class RunLog:
     def watch(self) -> None:
         """Start recording long jobs, unless that has started. Called for each job, and each time one is recorded.
 
-        Does nothing without a session, since a job may start just after the log was closed.
+        Does nothing without a session, since a job may start or end just after the log was closed.
         """
-        if self.ticking is None and self.connection.error is None:
+        if self.ticking is None and not self._closed and self.connection.error is None:
             self.ticking = asyncio.get_running_loop().call_later(TICK, self._tick)
 
     async def begin(self, slot: int, id: str, dead: dict[str, str]) -> None:
@@ -311,6 +312,7 @@ class RunLog:
         return await self._reader.view()
 
     async def close(self) -> None:
+        self._closed = True
         if self.ticking is not None:
             self.ticking.cancel()
         for task in self._tasks:
@@ -346,7 +348,8 @@ class RunLog:
         )
 
     def _later(self) -> None:
-        spawn(self._tasks, self._flush_quietly())
+        if not self._closed:
+            spawn(self._tasks, self._flush_quietly())
 
     async def _flush_quietly(self) -> None:
         try:
