@@ -343,7 +343,8 @@ class Jobs(Context):
             raise UsageError(f"{judge.refusal} Nothing was changed.")
         if not judge.taken:
             raise NotFound(
-                f"job {message.id} is no longer waiting, because a worker has taken it. Nothing was changed."
+                f"job {message.id} is no longer waiting, because a worker or another operator has taken it. Nothing was"
+                " changed."
             )
 
     def list(

@@ -122,8 +122,9 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
         case exceptions.IncompatibleProtocolError():
             return BrokerUnavailable(
                 f"the server at {where} closed the connection before the login. RabbitMQ may be starting or stopping,"
-                " or require TLS (amqps://) or a client certificate (certfile=, keyfile=). Otherwise it is not an"
-                " AMQP 0-9-1 server (port 15672 serves RabbitMQ's web pages)."
+                " have given up after ten seconds because this machine or the network is slow, or require TLS (amqps://)"
+                " or a client certificate (certfile=, keyfile=). Otherwise it is not an AMQP 0-9-1 server (port 15672"
+                " serves RabbitMQ's web pages)."
             )
         case TimeoutError():
             return BrokerUnavailable(f"RabbitMQ at {where} did not answer in time.")
