@@ -108,7 +108,7 @@ def take(browser: Browser, web: Web, name: str, look: dict[str, Any], titles: Se
     paths = {"overview": "/", "job": f"/jobs/{declined['id']}"}
     for title in titles:
         page.goto(web.url + paths.get(title, f"/{title}"))
-        page.locator("#live .card").first.wait_for()
+        page.locator("#live .card:visible").first.wait_for()
         page.wait_for_timeout(1_500)
         page.screenshot(path=_IMAGES / f"{title}-{name}.png")
     window.close()
