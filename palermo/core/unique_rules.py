@@ -57,7 +57,7 @@ class EnqueueAnswer(Struct, frozen=True, kw_only=True):
     outcome: EnqueueOutcome
     #: The job that represents the enqueue: its own, or the holder of the key.
     id: str
-    #: The state of that job: waiting, running, or ended.
+    #: The state of that job: waiting, running, ended, or recent if it has the key for a time and its state is unknown.
     state: str = "waiting"
     #: The job that won't run because of this one, for example one that a debounce replaced.
     displaced: str = ""
@@ -134,7 +134,9 @@ def enqueue(key: Key, claim: KeyRequest, now: float) -> tuple[KeyUpdate, Enqueue
     if holder is None:
         assert key.closed is not None
         return KeyUpdate(key=key), EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id=key.closed.id, state="ended")
-    duplicate = EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id=holder.id, state=holder.phase.value)
+    # Workers don't report the runs of a window's job.
+    state = "recent" if holder.mode is Mode.WINDOW else holder.phase.value
+    duplicate = EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id=holder.id, state=state)
     if holder.mode is Mode.WINDOW or claim.on_duplicate in (RETURN, RAISE):
         return KeyUpdate(key=key), duplicate
     kept = StoredMessage(message=claim.message, call=claim.call)
