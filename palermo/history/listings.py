@@ -1,5 +1,6 @@
 """Listings for single requests, which read only the part of the journal for one page, and the timeline of a job."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -21,7 +22,7 @@ from palermo.views.filter import AuditFilter, JobFilter
 #: the whole journal.
 _FIRST_BATCHES, _TIMES_MORE = 32, 8
 
-#: Maximum number of records in a job's timeline. The newest are kept.
+#: Maximum number of records in a job's timeline on the pages and in the API. The newest are kept.
 _MOST_STEPS = 1_000
 
 
@@ -49,7 +50,7 @@ def history(
 def life_of(client: Client, id: str, *, progress: OnProgress | None = None) -> list[Row]:
     """Return all journal records of a job, oldest first."""
     with _views(client, names_any([id]), progress) as (index, actions):
-        return life(index, actions, id)
+        return life(index, actions, id, limit=sys.maxsize)
 
 
 def recorded_of(client: Client, id: str, *, progress: OnProgress | None = None) -> RecordedJob | None:
@@ -95,12 +96,13 @@ def audit(
         return Listing(found.page(filter, offset=offset, limit=limit), found.count(filter))
 
 
-def life(index: Index, audit: AuditLog, id: str) -> list[Row]:
-    """Return the timeline of a job, oldest first: its records and operators' actions, each with `kind` and `at`.
+def life(index: Index, audit: AuditLog, id: str, *, limit: int = _MOST_STEPS) -> list[Row]:
+    """Return the timeline of a job, oldest first: its newest `limit` records and operators' actions, each with `kind`
+    and `at`.
 
     They are ordered by time, because records of clients and workers may be stored in another order.
     """
     # The end of a run whose session was lost has the same instant as its release, and may be stored earlier.
-    steps = [(entry.at, entry.state is not None, entry.step()) for entry in index.of(id, limit=_MOST_STEPS)]
+    steps = [(entry.at, entry.state is not None, entry.step()) for entry in index.of(id, limit=limit)]
     steps += [(at, True, {"kind": "action", **row}) for at, row in audit.of(id)]
     return [row for *_, row in sorted(steps, key=lambda step: step[:2])]

@@ -221,9 +221,9 @@ def test_only_a_page_that_reaches_the_start_has_a_total(client: Client) -> None:
 def test_one_job_is_found_however_far_back_it_is(client: Client) -> None:
     rare = {"job": "shop.rare"}
     write(client, [enqueued("rare", **rare)], [failed("rare", **rare)], *([ended(f"j-{n}")] for n in range(30)))
-    write(client, [ended("zwölf")], [ended("rare", **rare)])
+    write(client, [ended("zwölf")], [ended("rare", **rare)] * 1_001)
 
     assert page(client, JobFilter(job="shop.rare", state="failed"), limit=1) == ["rare"]
     assert page(client, JobFilter(job="shop.none"), limit=1) == []
-    assert [row["kind"] for row in Inspector(client).history.timeline("rare")] == ["enqueued", "failed", "succeeded"]
+    assert [row["kind"] for row in Inspector(client).history.timeline("rare")][:2] == ["enqueued", "failed"]
     assert [row["kind"] for row in Inspector(client).history.timeline("zwölf")] == ["succeeded"]

@@ -102,6 +102,7 @@ def job(
     parts = parts_of(found.error["traceback"]) if found.error and found.error["traceback"] else []
     ended = "" if found.state else final_state(records) or ""
     origin_known = origin_of(message, row, records)
+    lines = [row for row in records if row["kind"] == RecordKind.LOG]
     return page(
         request,
         "job.html",
@@ -109,7 +110,8 @@ def job(
         job=found,
         ended=ended,
         last=last,
-        lines=[row for row in records if row["kind"] == RecordKind.LOG][-tuning.LIMIT :],
+        lines=lines[-tuning.LIMIT :],
+        lines_cut=len(lines) > tuning.LIMIT,
         progress=[row for row in records if row["kind"] == RecordKind.PROGRESS][-tuning.LIMIT :],
         journal=state,
         level=known.level.value,

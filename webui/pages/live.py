@@ -82,7 +82,8 @@ def _list_version(site: Site, of: Of, id: str, query: QueryParams, number: int) 
         return lambda: scheduled_view(site).version(chosen, offset=Paging(number).offset)
     known: dict[str, Callable[[], str]] = {
         "history": lambda: str(journal_views(site).progress.version),
-        "job": lambda: str(len(life(journal_views(site).index, journal_views(site).audit, id))),
+        # The newest row, because the number of rows is limited.
+        "job": lambda: str(life(journal_views(site).index, journal_views(site).audit, id)[-1:]),
         "workers": lambda: str(live_state(site).sampler.usage.version),
         "recurring": lambda: scheduled_view(site).recurring_version(),
     }
