@@ -42,6 +42,7 @@ with extra("sqlalchemy", "palermo.contrib.sqlalchemy"):
         Table,
         Text,
         UnicodeText,
+        bindparam,
         delete,
         event,
         func,
@@ -206,6 +207,9 @@ class Outbox:
     @contextmanager
     def _open_batch(self, bind: Engine | Connection, selection: RowSelection) -> Iterator["_Batch"]:
         with _connected(bind) as connection:
+            if connection is not bind and connection.dialect.name != "sqlite":
+                # At a higher level, the deletion of enqueued jobs may fail because of other transactions.
+                connection.execution_options(isolation_level="READ COMMITTED")
             batch = _Batch(connection, self.table, selection)
             try:
                 yield batch
@@ -269,7 +273,10 @@ class _Batch:
             call()
 
     def delete(self, numbers: Sequence[int]) -> None:
-        self._connection.execute(delete(self._table).where(self._table.c.number.in_(numbers)))
+        # One by one, because for several MySQL may read the whole table, and so wait for another sweep's rows.
+        one = delete(self._table).where(self._table.c.number == bindparam("one"))
+        if numbers:
+            self._connection.execute(one, [{"one": number} for number in numbers])
 
     def refuse(self, number: int, error: str) -> None:
         self._connection.execute(self._table.update().where(self._table.c.number == number).values(error=error))
