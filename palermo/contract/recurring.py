@@ -4,6 +4,7 @@ cronsim checks cron expressions and describes them in words; palermo.core.cron c
 from the epoch, so that all workers compute the same ticks.
 """
 
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
@@ -139,12 +140,16 @@ def _until(ticks: Iterator[float], now: float) -> Iterator[float]:
         yield tick
 
 
+#: A range of one value with a step, which cronsim reads as if it had no end.
+_ONE_WITH_STEP = re.compile(r"\b(\w+)-\1/[1-9]\d*\b")
+
+
 def _read(cron: str) -> "CronSim":
     # Imported here, since most workers and programs have no recurring job.
     from cronsim import CronSim, CronSimError
 
     try:
-        return CronSim(cron, datetime.now(UTC))
+        return CronSim(_ONE_WITH_STEP.sub(r"\1", cron), datetime.now(UTC))
     except (CronSimError, ValueError) as error:  # ValueError: a number with thousands of digits
         raise OptionInvalid(
             f"option cron={cron!r} cannot be read: {error}. Write five fields as in crontab, such as"

@@ -72,7 +72,7 @@ def test_it_says_in_words_when_it_runs_and_may_be_a_timedelta() -> None:
     words = [each.in_words() for each in (every(1, "once"), every(90, "once"), every(7_200, "once"))]
 
     assert words == ["Every second", "Every 90 seconds", "Every 2 hours"]
-    assert cron("*/5 * * * *").in_words() == "Every fifth minute of every hour (Europe/Rome)"
+    assert cron("*/5 5-5/2 * * *").in_words() == "Every fifth minute from 05:00 through 05:59 (Europe/Rome)"
     assert every_seconds(timedelta(minutes=2)) == 120.0
     with pytest.raises(OptionInvalid, match="every="):
         every_seconds(timedelta(milliseconds=5))
