@@ -34,8 +34,8 @@ class Conflict:
     outcome: Literal["returned", "replaced", "displaced"]
     #: The id of the other job, or of this job if it displaced an earlier enqueue with the same id.
     id: str
-    #: State of the other job: "waiting", "running", or "ended" if the key stays closed after the job. "recent" with
-    #: `unique=<duration>`, where the key is held for that time and the job's state is unknown.
+    #: State of the other job: "waiting", "running", or "ended" if the key stays closed after the job. "recent" if it is
+    #: held for a time from the enqueue (`unique=<duration>`) or start (`until_start`), so the job may have ended or not.
     state: str
 
 

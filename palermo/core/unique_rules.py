@@ -133,7 +133,9 @@ def enqueue(key: Key, claim: KeyRequest, now: float) -> tuple[KeyUpdate, Enqueue
         return _take(key, kept, now), EnqueueAnswer(outcome=EnqueueOutcome.STORED, id=claim.message.id)
     if holder is None:
         assert key.closed is not None
-        return KeyUpdate(key=key), EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id=key.closed.id, state="ended")
+        lock = lock_of(claim.message)
+        state = "recent" if lock is not None and lock.mode is Mode.START else "ended"
+        return KeyUpdate(key=key), EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id=key.closed.id, state=state)
     # Workers don't report the runs of a window's job.
     state = "recent" if holder.mode is Mode.WINDOW else holder.phase.value
     duplicate = EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id=holder.id, state=state)
