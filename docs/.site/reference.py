@@ -47,11 +47,12 @@ _COMMON = ("--url", "--exchange", "--debug", "--json", "--help")
 #: Classes whose fields matter to programs, and whose methods do not.
 _VALUES = (JobFilter, AuditFilter, Listing)
 
-#: Fields and methods that only Palermo itself uses.
+#: Fields and methods that only Palermo itself uses, of all classes or of one.
 _NOT_FOR_PROGRAMS = (
-    *("definition", "run", "watch", "watch_async", "write_record", "unique_job"),
+    *("Client.run", "Jobs.waiting"),
+    *("definition", "watch", "watch_async", "write_record", "unique_job"),
     *("unpickled_job", "snapshot", "of", "of_run", "add", "returned", "is_in", "enqueue_as"),
-    *("enqueue_message", "begin_watch", "page", "waiting", "lines", "queue_of", "count_matching", "ids_with", "row"),
+    *("enqueue_message", "begin_watch", "page", "queue_of", "count_matching", "row"),
 )
 
 #: The orders that Palermo itself gives to workers.
@@ -366,6 +367,7 @@ def _methods(found: type) -> Iterator[tuple[str, Any]]:
         if (
             name.startswith("_")
             or name in _NOT_FOR_PROGRAMS
+            or f"{found.__name__}.{name}" in _NOT_FOR_PROGRAMS
             or not text
             or text.startswith("See ")
             or _ASYNC.match(text)
