@@ -35,7 +35,7 @@ class Conflict:
     #: The id of the other job, or of this job if it displaced an earlier enqueue with the same id.
     id: str
     #: State of the other job: "waiting", "running", or "ended" if the key stays closed after the job. "recent" if it is
-    #: held for a time from the enqueue (`unique=<duration>`) or start (`until_start`), so the job may have ended or not.
+    #: held for a time from the enqueue (`unique=<duration>`) or the start (`until_start`): the job may have ended.
     state: str
 
 
