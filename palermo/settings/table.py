@@ -123,8 +123,8 @@ class SettingArguments(TypedDict, total=False):
         int | Literal["none"] | None,
         Setting(
             optional(read_count),
-            "Maximum number of failed jobs, per queue if failed_per_queue is on. The oldest are deleted first; none "
-            "keeps all.",
+            "Maximum number of failed jobs, per queue if failed_per_queue is on. Workers delete the oldest, at most "
+            "once a minute; none keeps all.",
         ),
     ]
     max_deaths: Annotated[

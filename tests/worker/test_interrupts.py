@@ -64,6 +64,16 @@ def test_a_timeout_is_raised_once_so_that_cleaning_up_may_take_its_time(bench: B
     assert bench.run(job="next") == Succeeded()
 
 
+def test_a_coroutine_may_return_after_an_interrupt_like_a_function(bench: Bench) -> None:
+    async def job() -> None:
+        threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGALRM)).start()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+    bench.job(job)
+    assert bench.run(timeout=60.0) == Succeeded()
+
+
 def test_what_ends_the_worker_raises_in_a_job_and_between_jobs_nothing(bench: Bench) -> None:
     interrupts = Interrupts()
     interrupts.install()

@@ -11,6 +11,8 @@ from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import Any
 
+from palermo.errors import JobError
+
 log = logging.getLogger("palermo.worker")
 
 
@@ -31,9 +33,18 @@ class JobLoop:
         task = loop.create_task(coroutine)
         try:
             return loop.run_until_complete(task)
+        except JobError:
+            if task.done():
+                raise
+            # An interrupt ended the loop. As in the other pools, the job may clean up, and even return.
+            task.cancel()
+            loop.run_until_complete(asyncio.wait({task}))
+            if task.cancelled():
+                raise
+            return task.result()
         finally:
             if not loop.is_closed() and (left := asyncio.all_tasks(loop)):
-                _cancel(loop, left, task)
+                _cancel(loop, left)
             asyncio.set_event_loop(None)
 
     def close(self) -> None:
@@ -49,11 +60,10 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def _cancel(loop: asyncio.AbstractEventLoop, left: Iterable["asyncio.Task[Any]"], own: "asyncio.Task[Any]") -> None:
-    """Cancel these tasks and wait for them to end. `own` is the job's own task after an interrupt."""
-    names = sorted(f"{task.get_name()} ({_function(task)})" for task in left if task is not own)
-    if names:
-        log.warning("cancelled tasks that the job left behind tasks=%s", ", ".join(names))
+def _cancel(loop: asyncio.AbstractEventLoop, left: Iterable["asyncio.Task[Any]"]) -> None:
+    """Cancel these tasks and wait for them to end."""
+    names = sorted(f"{task.get_name()} ({_function(task)})" for task in left)
+    log.warning("cancelled tasks that the job left behind tasks=%s", ", ".join(names))
     for task in left:
         task.cancel()
     for ended in loop.run_until_complete(asyncio.gather(*left, return_exceptions=True)):
