@@ -91,7 +91,9 @@ _POOLS = ("process", "thread", "async")
     "--max-lifetime", type=parse_duration, metavar="TIME", help="Replace the process of a slot after this time."
 )
 @click.option("--accept", multiple=True, metavar="TYPE", help="Also run jobs that use this serializer, such as pickle.")
-@click.option("--accept-only", multiple=True, metavar="TYPE", help="Run only jobs that use these serializers.")
+@click.option(
+    "--accept-only", multiple=True, metavar="TYPE", help="Run only jobs that use this serializer. May be repeated."
+)
 @click.option(
     "--pidfile",
     type=click.Path(dir_okay=False),
