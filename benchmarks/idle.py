@@ -178,8 +178,9 @@ def latency(*, broker: str, url: str | None, count: int, space: float, fsync: st
     took.sort()
     print("latency: from the call of enqueue to the first line of the job, on an idle worker")
     print(f"{' '.join((version, *config))}; {machine()}; {count} jobs\n")
-    for name, share in (("p10", 0.1), ("p25", 0.25), ("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
-        print(f"{name} {took[int(share * len(took))] * 1e3:>8.2f} ms")
+    shares = (("p10", 0.1), ("p25", 0.25), ("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999))
+    for name, value in (*((name, took[int(share * len(took))]) for name, share in shares), ("max", took[-1])):
+        print(f"{name:5} {value * 1e3:>8.2f} ms")
     print(f"\nthe idle worker takes {spent:.2%} of a core")
 
 

@@ -207,7 +207,7 @@ class Outbox:
     @contextmanager
     def _open_batch(self, bind: Engine | Connection, selection: RowSelection) -> Iterator["_Batch"]:
         with _connected(bind) as connection:
-            if connection is not bind and connection.dialect.name != "sqlite":
+            if connection is not bind and connection.dialect.name in ("postgresql", "mysql", "mariadb"):
                 # At a higher level, the deletion of enqueued jobs may fail because of other transactions.
                 connection.execution_options(isolation_level="READ COMMITTED")
             batch = _Batch(connection, self.table, selection)

@@ -44,7 +44,7 @@ class JobLoop:
             return task.result()
         finally:
             if not loop.is_closed() and (left := asyncio.all_tasks(loop)):
-                _cancel(loop, left)
+                _cancel(loop, left, task)
             asyncio.set_event_loop(None)
 
     def close(self) -> None:
@@ -60,10 +60,11 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def _cancel(loop: asyncio.AbstractEventLoop, left: Iterable["asyncio.Task[Any]"]) -> None:
-    """Cancel these tasks and wait for them to end."""
-    names = sorted(f"{task.get_name()} ({_function(task)})" for task in left)
-    log.warning("cancelled tasks that the job left behind tasks=%s", ", ".join(names))
+def _cancel(loop: asyncio.AbstractEventLoop, left: Iterable["asyncio.Task[Any]"], own: "asyncio.Task[Any]") -> None:
+    """Cancel these tasks and wait for them to end. `own` is the job's own task if another task ended the loop."""
+    names = sorted(f"{task.get_name()} ({_function(task)})" for task in left if task is not own)
+    if names:
+        log.warning("cancelled tasks that the job left behind tasks=%s", ", ".join(names))
     for task in left:
         task.cancel()
     for ended in loop.run_until_complete(asyncio.gather(*left, return_exceptions=True)):
