@@ -495,7 +495,7 @@ class Serializers:
 
     def _signer(self) -> Signing:
         if self._signing is None:
-            raise SignatureInvalid("no key is set to sign or verify messages. Set the signing_keys setting.")
+            raise SignatureInvalid("no key is set to sign or verify messages. Set signing_keys.")
         return self._signing
 
     def _discover(self) -> None:

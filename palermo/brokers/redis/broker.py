@@ -5,6 +5,7 @@ import itertools
 import json
 import logging
 import secrets
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -198,6 +199,7 @@ class Attempts:
         self._seconds = max(2 * timeout, _LEAST_SECONDS)
         #: By the message's id(): the message, its token's number, and when the token expires; oldest first.
         self._unanswered: dict[int, tuple[Message, int, float]] = {}
+        self._lock = threading.Lock()
 
     def begin(self, first: Message) -> tuple[str, int, int]:
         """The token, for scripts/publish.lua, of an attempt to store this message, or a batch with this first message.
@@ -205,16 +207,18 @@ class Attempts:
         The same object gets the same token until an attempt succeeds.
         """
         unanswered, now = self._unanswered, time.monotonic()
-        # Keeping the message prevents another object from getting its id().
-        _, number, _ = unanswered.setdefault(id(first), (first, next(self._numbers), now + self._seconds))
-        for object_number, (_, _, until) in list(islice(unanswered.items(), 2)):
-            if until < now:
-                unanswered.pop(object_number, None)
+        with self._lock:  # another thread must not change the dict during the iteration
+            # Keeping the message prevents another object from getting its id().
+            _, number, _ = unanswered.setdefault(id(first), (first, next(self._numbers), now + self._seconds))
+            for object_number, (_, _, until) in list(islice(unanswered.items(), 2)):
+                if until < now:
+                    del unanswered[object_number]
         return f"sent:{self._client}:{number % _MAX_TOKENS}", number, int(self._seconds)
 
     def end(self, first: Message) -> None:
         """Forget an attempt that succeeded."""
-        self._unanswered.pop(id(first), None)
+        with self._lock:
+            self._unanswered.pop(id(first), None)
 
 
 class Unfinished(Struct, frozen=True):
