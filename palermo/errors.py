@@ -209,7 +209,7 @@ class JobExpired(JobError):
 
 
 class DuplicateJob(JobError):
-    """Another job, `id`, holds this job's unique key. `state` is that of `Conflict`."""
+    """Another job, `id`, holds this job's unique key. `state` has the same values as `Conflict.state`."""
 
     def __init__(self, text: str, *, id: str = "", state: str = "") -> None:
         super().__init__(text)

@@ -273,7 +273,7 @@ class _Batch:
             call()
 
     def delete(self, numbers: Sequence[int]) -> None:
-        # One by one, because for several MySQL may read the whole table, and so wait for another sweep's rows.
+        # One by one, because MySQL may scan the table to delete several, and then waits for another sweep's rows.
         one = delete(self._table).where(self._table.c.number == bindparam("one"))
         if numbers:
             self._connection.execute(one, [{"one": number} for number in numbers])

@@ -19,4 +19,4 @@ def check_condition(name: str, value: Any) -> None:
     if isinstance(value, str) and not value.strip():
         raise OptionInvalid(f'"{name}" is blank. Give it a value, or leave it out.')
     if name == "text" and value is not None and "\0" in value:
-        raise OptionInvalid('"text" contains a NUL character, which no search finds. Leave it out.')
+        raise OptionInvalid('"text" contains a NUL character, which no search finds. Remove it.')
